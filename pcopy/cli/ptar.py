@@ -163,11 +163,10 @@ exit status:
         add("--sort", choices=("name", "none"), metavar="HOW", default="name",
             help="no effect: members stand in the order of their names, whatever the number of processes")  # fmt: skip
         add("-z", "--gzip", action="store_const", const="gzip", dest="compress_as", default="",
-            help="-c: compress with gzip, in parts that gzip -d reads as one; -x and -t read that by its index, "
-            "and no other gzip")  # fmt: skip
+            help="-c: compress with gzip, in parts that gzip -d reads as one; -x and -t read any gzip")  # fmt: skip
         add("--zstd", action="store_const", const="zstd", dest="compress_as",
-            help="-c: compress with zstd, in frames that many processes make and unpack at once; -x and -t read "
-            "zstd that has a seek table")  # fmt: skip
+            help="-c: compress with zstd, in frames that many processes make and unpack at once; -x and -t read any "
+            "zstd")  # fmt: skip
         for letters, words in (("-p", "--preserve-permissions"), ("-S", "--sparse")):
             add(letters, words, action="store_true", help="no effect: that is the default")
         for word in ("--acls", "--xattrs", "--same-owner"):
@@ -175,7 +174,8 @@ exit status:
         add("--format", choices=("pax", "posix"), metavar="FORMAT", default="pax", help="no effect: pax is written")
         add("--one-file-system", action="store_true", help="-c: leave out what is mounted below PATH")
         add("--signature", metavar="FILE", default=None,
-            help="-c: write the signature of PATH, which pverify compares with what was unpacked")  # fmt: skip
+            help="-c: write the signature of PATH, which pverify compares with what was unpacked; -t: that of what the "
+            "archive holds, which is read for it")  # fmt: skip
         add("--hash", choices=ALGORITHMS, metavar="HOW", default=None,
             help=f"digest: {DEFAULT_ALGORITHM} (default; finds accidents) or blake3 (withstands forgery)")  # fmt: skip
         add("--block-size", metavar="SIZE", type=taking(block_size), default=0,
@@ -217,12 +217,14 @@ def _modes_in(words: Sequence[str]) -> str:
 
 def _refuse_useless(values: Namespace, mode: str) -> None:
     """Raises ``Refused`` for options that the mode does not know."""
-    only = {"create": ("signature", "resume"), "extract": ("strip_components",)}
+    only = {"create": ("resume",), "extract": ("strip_components",)}
     for other, names in only.items():
         for name in names if other != mode else ():
             if getattr(values, name):
                 word = "--" + name.replace("_", "-")
                 raise Refused(f"{word} goes with {'-c' if other == 'create' else '-x'}: leave it out; see ptar --help")
+    if values.signature and mode == "extract":
+        raise Refused("--signature goes with -c and -t: leave it out; pverify tells what was unpacked; see ptar --help")
     if values.resume and values.compress_as:
         raise Refused(f"--resume: an archive that is compressed is made in one go; leave out --{values.compress_as}")
     if values.resume and values.no_sync:

@@ -99,6 +99,7 @@ def _prepare(command: Command, words: Sequence[str], ranks: Ranks) -> Preparatio
     try:
         preparation = command.prepare(words)
         preparation.words = words
+        preparation.places = len({(*hello.place, hello.processes) for hello in ranks.hellos})
     except ImportError as error:  # all ranks end in order, with one status
         if text := missing_package(error):
             raise Refused(text) from None

@@ -120,6 +120,8 @@ class Preparation:
         """The command line, without the program."""
         self.values: dict[str, object] = {}
         """What ``--json`` shows, once the end was told."""
+        self.places = 1
+        """On how many hosts, or namespaces of one, there will be ranks; known when it is to ``begin``."""
 
     @property
     def keeping(self) -> Keeping:

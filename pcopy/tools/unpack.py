@@ -13,9 +13,10 @@ from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
 from pcopy.fsio.problem import Problem
 from pcopy.jobs.meant import meant
 from pcopy.report.streams import tell
-from pcopy.tasks.archive.contents import ArchiveContents
+from pcopy.tasks.archive.contents import ArchiveContents, OneStream
 from pcopy.tasks.archive.finish_members import SealMembers
-from pcopy.tasks.archive.opened import version_of
+from pcopy.tasks.archive.one_stream import put_aside
+from pcopy.tasks.archive.opened import open_archive, version_of
 from pcopy.tasks.archive.phases import COMPARE, FINISH, FOLLOW, LINKS, SEAL, SYNC, UNPACK, UNPACK_AGAIN
 from pcopy.tasks.archive.read_headers import ReadHeaders
 from pcopy.tasks.archive.rivals import CompareRivals, FollowLinks
@@ -92,7 +93,7 @@ class UnpackPreparation(OfArchive):
         """Raises ``Refused``; nothing is touched."""
         super().__init__(arguments.ranks, arguments.in_flight, arguments.telling)
         self.arguments = arguments
-        archive = archive_to_read(arguments, "-x")
+        archive, self._stream = archive_to_read(arguments, "-x")
         root = _target(arguments.directory)
         check_told(self.telling, (root,), "is unpacked into")
         options = Options(
@@ -112,6 +113,30 @@ class UnpackPreparation(OfArchive):
         )
         self.job = Job(os.urandom(5).hex(), 1, (root,), options)
 
+    def begin(self, ranks: int) -> None:
+        """What is one stream is decompressed by this process; all ranks of this host read that."""
+        stream, where = self._stream, self.job.roots[0].target
+        if stream is None:
+            return
+        if self.places > 1:
+            raise stream
+        if not self.telling.quiet:
+            given = shown(self.arguments.archive)
+            tell("ptar", f"{given}: is one stream ({stream.why}): one process decompresses it first")
+        archive = open_archive(self.job.options.archive_file)
+        try:
+            contents = put_aside(archive, stream.program, where)
+        except Problem as problem:
+            way = str(stream).rpartition("; ")[2]
+            given, what = shown(self.arguments.archive), f"{problem.operation}: {problem.strerror}"
+            raise Refused(f"{given}: cannot be decompressed into {shown(where)}: {what}; {way}") from None
+        finally:
+            os.close(archive)
+        options = self.job.options._replace(
+            archive_contents=b"/proc/%d/fd/%d" % (os.getpid(), contents), archive_version=version_of(os.fstat(contents))
+        )
+        self.job = self.job._replace(options=options)
+
     def settle(self, rank: Rank, totals: Totals) -> int:
         if totals.found or not self.arguments.paths:
             return OK
@@ -129,8 +154,9 @@ class UnpackPreparation(OfArchive):
         tell("ptar", "the same command unpacks all once more")
 
 
-def archive_to_read(arguments: ArchiveArguments, letters: str) -> bytes:
-    """Its path from the root; raises ``Refused`` unless it can be read at any place. ``letters``: those of tar."""
+def archive_to_read(arguments: ArchiveArguments, letters: str) -> tuple[bytes, OneStream | None]:
+    """Its path from the root, and why it can be read from its beginning only, if that is so; ``letters`` are those of
+    tar. Raises ``Refused``."""
     path, words = arguments.archive, [b"-C", arguments.directory] if arguments.directory else []
     tar = " ".join([f"tar {letters}", *map(for_shell, [*words, *arguments.paths])])
     try:
@@ -146,11 +172,13 @@ def archive_to_read(arguments: ArchiveArguments, letters: str) -> bytes:
         if not stat.S_ISREG(mode):
             raise Refused(f"{shown(path)}: is no regular file, and ptar reads archives at many places at once; use tar")
         ArchiveContents(descriptor, real, tar)
+    except OneStream as stream:
+        return real, stream
     except Problem as problem:
         raise Refused(f"{shown(path)}: cannot be read: {problem.strerror}") from None
     finally:
         os.close(descriptor)
-    return real
+    return real, None
 
 
 def _target(path: bytes) -> Root:

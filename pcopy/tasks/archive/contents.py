@@ -1,7 +1,7 @@
 """The contents of an archive, whether it is compressed or not, from any offset.
 
 A compressed archive is read at many places at once, and so it has to tell where its parts are: by the table of zstd's
-seekable format, or for gzip by the index beside it. Others are for programs that read from the beginning to the end.
+seekable format, or for gzip by the index beside it. Others are one stream (``pcopy.tasks.archive.one_stream``).
 """
 
 from __future__ import annotations
@@ -19,17 +19,24 @@ from pcopy.fsio.patience import patiently
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.seekable_zstd import LARGEST_FRAME, Frame, SeekTable, read_frame
 from pcopy.fsio.source import status_of
+from pcopy.tasks.archive.one_stream import compressed_by
 from pcopy.text import for_shell, shown
 
 KEPT = 3
 """Parts that are kept as they were unpacked: members of a directory stand beside each other."""
 
-_ZSTD, _GZIP = b"\x28\xb5\x2f\xfd", b"\x1f\x8b"
-_OTHERS = {b"\xfd7zXZ": "xz", b"BZh": "bzip2", b"\x04\x22\x4d\x18": "lz4"}
+
+class OneStream(Refused):
+    """An archive that ``program`` has written can be read from its beginning to its end only; ``why``."""
+
+    def __init__(self, text: str, program: str, why: str) -> None:
+        super().__init__(text)
+        self.program, self.why = program, why
 
 
 class ArchiveContents:
-    """Of an archive that is open; raises ``Problem``, and ``Refused`` for one that is compressed in another way."""
+    """Of an archive that is open; raises ``Problem``, ``OneStream`` for one that gzip or zstd has compressed so, and
+    ``Refused`` for one that is compressed in another way."""
 
     def __init__(self, descriptor: int, path: bytes, tar: str = "tar -x") -> None:
         """``tar``: the command that does the same behind the program that decompresses."""
@@ -38,19 +45,17 @@ class ArchiveContents:
         self._path = path
         self._table: SeekTable | None = None
         self._kept: OrderedDict[int, bytes] = OrderedDict()
-        beginning = self._pread(0, 6)
-        self._is_gzip = beginning.startswith(_GZIP)
+        program = compressed_by(self._pread(0, 6))
+        self._is_gzip = program == "gzip"
         size = status_of(descriptor, on_source=True).st_size
-        if beginning.startswith(_ZSTD):
+        if program == "zstd":
             self._table = SeekTable.read(descriptor, size)
             if self._table is None:
                 raise self._refusal("zstd", "it has no seek table")
         elif self._is_gzip:
             self._table = self._from_index()
-        else:
-            for magic, program in _OTHERS.items():
-                if beginning.startswith(magic):
-                    raise self._refusal(program, "ptar reads zstd and gzip")
+        elif program:
+            raise Refused(self._way(program, "ptar reads zstd and gzip"))
 
     @property
     def is_plain(self) -> bool:
@@ -133,9 +138,12 @@ class ArchiveContents:
             raise self._refusal("gzip", "its parts are too large")
         return SeekTable.of([Frame(*each) for each in index.frames])
 
-    def _refusal(self, program: str, why: str) -> Refused:
+    def _refusal(self, program: str, why: str) -> OneStream:
+        return OneStream(self._way(program, why), program, why)
+
+    def _way(self, program: str, why: str) -> str:
         way = f"{program} -dc {for_shell(self._path)} | {self._tar}"
-        return Refused(f"{shown(self._path)}: cannot be read at many places at once: {why}; write {way}")
+        return f"{shown(self._path)}: cannot be read at many places at once: {why}; write {way}"
 
 
 def _damaged(at: int, why: str) -> Problem:

@@ -19,7 +19,8 @@ class OpenArchive:
     """Of one rank; it is opened when it is first asked for."""
 
     def __init__(self, rank: Rank) -> None:
-        self._path, self._version = rank.options.archive_file, rank.options.archive_version
+        self._archive, self._version = rank.options.archive_file, rank.options.archive_version
+        self._path = rank.options.archive_contents or self._archive
         self._is = (-1, -1)
         self._contents: ArchiveContents | None = None
 
@@ -32,6 +33,9 @@ class OpenArchive:
                 status = status_of(descriptor, on_source=True)
                 if self._version not in ((), version_of(status)):
                     raise Problem("open", 0, on_source=True, text="the archive was replaced, or has changed meanwhile")
+                if self._path != self._archive:
+                    with failing("stat", on_source=True):
+                        status = os.stat(self._archive)
                 self._contents = ArchiveContents(descriptor, self._path)
             except Refused as refused:  # which rank 0 has found out before; it was replaced since
                 os.close(descriptor)

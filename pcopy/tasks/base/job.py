@@ -115,7 +115,9 @@ class Options(NamedTuple):
     archive_file: bytes = b""
     """The archive that is made, or unpacked."""
     archive_version: tuple[int, ...] = ()
-    """Of one that is unpacked: its inode, size and time when the job began."""
+    """Of what is read of one that is unpacked: inode, size and time when the job began."""
+    archive_contents: bytes = b""
+    """Where it was decompressed to, if it is one stream; else it is read itself."""
     compress_as: str = ""
     numeric_owner: bool = False
     strip_components: int = 0

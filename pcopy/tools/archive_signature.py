@@ -1,0 +1,240 @@
+"""The signature of what an archive holds, as one process finds it while it lists the members.
+
+It is that of the tree which would be unpacked: of several members of one name the last one counts, a hard link has the
+contents that its target has where the link stands, and directories that no member tells of are there all the same.
+"""
+
+from __future__ import annotations
+
+import heapq
+import marshal
+import time
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from operator import itemgetter
+from typing import BinaryIO
+
+from pcopy import __version__
+from pcopy.archive.member import DIRECTORY, FILE, LINK, SYMLINK, Unsafe, safe_path
+from pcopy.archive.reader import FoundMember, Read
+from pcopy.fsio.problem import Problem
+from pcopy.named import NamedTuple
+from pcopy.signature import items
+from pcopy.signature.algorithms import Algorithm
+from pcopy.signature.manifest import order_key
+from pcopy.signature.signature_file import Signature
+from pcopy.signature.sorting import ExternalSorter
+from pcopy.signature.tree import ContentHasher, content_root
+from pcopy.tasks.sign.children import Tally
+from pcopy.text import shown
+
+_PIECE = 1 << 20
+"""Bytes that are read at once."""
+_END = b"\0"
+_SPECIAL = b""
+"""Stands for the types that are counted together."""
+_key = itemgetter(0)
+
+
+class Contradiction(ValueError):
+    """What the archive holds is no tree."""
+
+
+class Ahead:
+    """Reads what stands close together with few calls."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._data, self._start = b"", 0
+
+    def read(self, offset: int, size: int) -> bytes:
+        """As ``pcopy.archive.reader.Read``."""
+        at = offset - self._start
+        if at < 0 or at + size > len(self._data):
+            self._data, self._start, at = self._read(offset, max(size, _PIECE)), offset, 0
+        return self._data[at : at + size]
+
+
+class _Item(NamedTuple):
+    """What has a name from the place ``at`` of the archive on: its type byte, size and digest."""
+
+    at: int
+    kind: bytes
+    size: int
+    digest: bytes
+
+    @classmethod
+    def unpacked(cls, packed: bytes) -> _Item:
+        return cls(*marshal.loads(packed))
+
+
+class ArchiveSignature:
+    def __init__(self, read: Read, algorithm: Algorithm, block_size: int, open_spool: Callable[[], BinaryIO]) -> None:
+        self._read, self._algorithm, self._block_size = read, algorithm, block_size
+        self._found, self._links, self._linked = (ExternalSorter(open_spool) for _ in range(3))
+        self._targets: dict[bytes, tuple[bytes, int]] = {}
+        """What has the contents of each link, before which place of the archive."""
+        self._top: bytes | None = None
+        """The first member, as long as all others lie below it."""
+
+    def take(self, found: FoundMember) -> None:
+        """The next member. Raises ``Contradiction`` and ``Problem``, and then has not taken it."""
+        member = found.member
+        try:
+            path = safe_path(member.name)
+            target = safe_path(member.link) if member.kind == LINK else b""
+        except Unsafe as unsafe:
+            raise Contradiction(str(unsafe)) from None
+        if not path and member.kind != DIRECTORY:
+            raise Contradiction("a member without a name")
+        at = found.offset
+        if member.kind == LINK:
+            if target != path:
+                target, before = self._targets.get(target, (target, at))
+                self._links.add(order_key(target), marshal.dumps((path, before, at)))
+                self._targets[path] = target, before
+        else:
+            self._targets.pop(path, None)
+            self._found.add(order_key(path), marshal.dumps(tuple(self._item(found))))
+        if self._top is None:
+            self._top = path
+        elif self._top and path != self._top and not path.startswith(self._top + b"/"):
+            self._top = b""
+
+    def _item(self, found: FoundMember) -> _Item:
+        member, algorithm = found.member, self._algorithm
+        kind, digest = items.type_of(member.st_mode), b""
+        if member.kind == FILE:
+            digest = items.file_digest(algorithm, member.size, self._content_root(found))
+        elif member.kind == SYMLINK:
+            digest = items.symlink_digest(algorithm, member.link)
+        elif member.kind != DIRECTORY:
+            digest = items.special_digest(algorithm, member.st_mode, member.device)
+        return _Item(found.offset, kind, member.size if member.kind == FILE else 0, digest)
+
+    def _content_root(self, found: FoundMember) -> bytes:
+        member, at, position = found.member, found.data, 0
+        if member.extents is None and member.size <= min(_PIECE, self._block_size):
+            return content_root(self._algorithm, self._block_size, self._piece(at, member.size))
+        hasher = ContentHasher(self._algorithm, self._block_size)
+        for offset, length in ((0, member.size),) if member.extents is None else member.extents:
+            hasher.zeros(offset - position)
+            position = offset + length
+            end = at + length
+            while at < end:
+                hasher.update(self._piece(at, min(end - at, _PIECE)))
+                at = min(end, at + _PIECE)
+        hasher.zeros(member.size - position)
+        return hasher.root()
+
+    def _piece(self, at: int, size: int) -> bytes:
+        data = self._read(at, size)
+        if len(data) < size:
+            raise Problem("read", 0, on_source=True, text="the archive ends here, in the middle of its contents")
+        return data
+
+    def signature(self, source: str) -> Signature:
+        """Once all members were taken. Raises ``Contradiction``, ``OSError`` from what waits in spools."""
+        if self._top is None:
+            raise Contradiction("the archive holds nothing")
+        self._follow_links()
+        tree = _Tree(self._algorithm, self._top)
+        records = heapq.merge(self._found.sorted(), self._linked.sorted(), key=_key)
+        for key, same in groupby(records, _key):
+            tree.take(key.replace(b"\0", b"/"), max(_Item.unpacked(value) for _, value in same))
+        digest, tally = tree.end()
+        return Signature(
+            self._algorithm.name, self._block_size, digest.hex(), *tally,
+            source=source,
+            created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            generator=f"pcopy {__version__}",
+        )  # fmt: skip
+
+    def _follow_links(self) -> None:
+        """Each becomes an item of its own."""
+        marked = heapq.merge(_marked(self._found, 0), _marked(self._links, 1), key=itemgetter(0, 1))
+        for target, records in groupby(marked, _key):
+            named: list[_Item] = []
+            for _, is_link, value in records:
+                if not is_link:
+                    named.append(_Item.unpacked(value))
+                    continue
+                path, before, at = marshal.loads(value)
+                meant = max((item for item in named if item.at < before), default=None)
+                if meant is None or meant.kind == items.DIRECTORY:
+                    its = shown(target.replace(_END, b"/"))
+                    raise Contradiction(f"{shown(path)}: is a hard link, and this is not there before it: {its}")
+                self._linked.add(order_key(path), marshal.dumps(tuple(meant._replace(at=at))))
+
+    def close(self) -> None:
+        for sorter in (self._found, self._links, self._linked):
+            sorter.close()
+
+
+def _marked(sorter: ExternalSorter, mark: int) -> Iterator[tuple[bytes, int, bytes]]:
+    return ((key, mark, value) for key, value in sorter.sorted())
+
+
+class _Tree:
+    """Takes items in the order of a walk; digests of directories are made as they are left."""
+
+    def __init__(self, algorithm: Algorithm, top: bytes) -> None:
+        self._algorithm, self._top = algorithm, top
+        self._open: list[tuple[bytes, items.DirectoryHasher]] = []
+        self._counts = dict.fromkeys((items.FILE, items.DIRECTORY, items.SYMLINK, _SPECIAL), 0)
+        self._bytes = 0
+        self._last = b""
+        """The last one, if it is no directory."""
+        self._whole = b""
+        """The digest of the top."""
+
+    def take(self, path: bytes, item: _Item) -> None:
+        """Raises ``Contradiction``."""
+        if self._last and path.startswith(self._last + b"/"):
+            raise Contradiction(f"{shown(self._last)}: is no directory, and something lies in it: {shown(path)}")
+        is_directory = item.kind == items.DIRECTORY
+        self._last = b"" if is_directory else path
+        self._enter(path if is_directory else path.rpartition(b"/")[0], is_top=path == self._top)
+        if is_directory:
+            return
+        self._bytes += item.size
+        self._counts[item.kind if item.kind in self._counts else _SPECIAL] += 1
+        self._add(item.kind, path, item.digest)
+
+    def _add(self, kind: bytes, path: bytes, digest: bytes) -> None:
+        if path == self._top:
+            self._whole = digest
+        else:
+            self._open[-1][1].add(kind, path.rpartition(b"/")[2], digest)
+
+    def _enter(self, path: bytes, *, is_top: bool) -> None:
+        """Leaves directories until ``path`` lies in the last one, and enters those that lead there."""
+        while self._open and self._open[-1][0] != path and not (path + b"/").startswith(_within(self._open[-1][0])):
+            self._leave()
+        if self._open and self._open[-1][0] == path:
+            return
+        if not self._open:
+            if is_top and path != self._top:  # the top is no directory
+                return
+            self._begin(self._top)
+        while (here := self._open[-1][0]) != path:
+            rest = path[len(_within(here)) :]
+            self._begin(_within(here) + rest.partition(b"/")[0])
+
+    def _begin(self, path: bytes) -> None:
+        self._open.append((path, items.DirectoryHasher(self._algorithm)))
+        self._counts[items.DIRECTORY] += 1
+
+    def _leave(self) -> None:
+        path, hasher = self._open.pop()
+        self._add(items.DIRECTORY, path, hasher.digest())
+
+    def end(self) -> tuple[bytes, Tally]:
+        while self._open:
+            self._leave()
+        files, directories, symlinks, special = self._counts.values()
+        return self._whole, Tally(files, directories, symlinks, special, self._bytes)
+
+
+def _within(directory: bytes) -> bytes:
+    return directory + b"/" if directory else b""

@@ -1,0 +1,178 @@
+"""``ptar -t --signature`` reads an archive, and tells the signature that the tree had which it was made of."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tarfile
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command import Argument, Completed, pcopy, pverify, show
+from tests.support.users import is_root
+
+MIB = 1 << 20
+
+
+def ptar(*arguments: Argument, **options: Any) -> Completed:
+    return pcopy(*arguments, **options, program="ptar")
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Names that sort in another way with a slash behind them, links, holes, special files, and all again deeper."""
+    tree = tmp_path_factory.mktemp("proves") / "tree"
+    for below in ("a", "a/b", "a.b", "a-b/c", "a\xffb", "empty"):
+        (tree / below).mkdir(parents=True)
+        for name in ("a", "a.b", "a-b", "new\nline") if below != "empty" else ():
+            if not (tree / below / name).exists():
+                (tree / below / name).write_bytes(os.urandom(3000))
+    (tree / "nothing").write_bytes(b"")
+    (tree / "large").write_bytes(os.urandom(5 * MIB + 7))
+    with open(tree / "sparse", "wb") as file:
+        file.truncate(11 * MIB)
+        for at in (MIB, 9 * MIB):
+            file.seek(at)
+            file.write(os.urandom(70_000))
+    os.link(tree / "large", tree / "a/hard")
+    os.link(tree / "large", tree / "zz")
+    (tree / "to").symlink_to("nowhere")
+    os.mkfifo(tree / "fifo")
+    if is_root():
+        os.mknod(tree / "device", 0o20600, os.makedev(1, 3))
+    return tree
+
+
+def told(signature: Path) -> list[str]:
+    """All but where it is from, and when."""
+    return [line for line in signature.read_text().splitlines() if not line.startswith(("source:", "created:"))]
+
+
+@pytest.fixture(scope="module")
+def signature(tree: Path) -> Path:
+    path = tree.parent / "tree.sig"
+    assert pverify("--create", path, tree).returncode == 0
+    return path
+
+
+MADE = {
+    "ptar": ["ptar", "-c", "-q"],
+    "ptar --zstd": ["ptar", "-c", "-q", "--zstd"],
+    "tar": ["tar", "-c"],
+    "tar -S": ["tar", "-c", "-S", "--format=posix"],
+    "tar -z": ["tar", "-c", "-z"],
+    "bsdtar": ["bsdtar", "-c"],
+}
+
+
+@pytest.mark.parametrize("how", MADE)
+def test_it_is_that_of_the_tree(how: str, tree: Path, signature: Path, tmp_path: Path) -> None:
+    archive, found = tmp_path / "a", tmp_path / "found"
+    program, *words = MADE[how]
+    if program == "ptar":
+        assert ptar(*words, "-f", archive, "-C", tree.parent, "tree", ranks=2).returncode == 0
+    else:
+        subprocess.run([program, *words, "-f", archive, "-C", tree.parent, "tree"], check=True)
+    done = ptar("-t", "-q", "-f", archive, "--signature", found)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b""), show(done)
+    assert told(found) == told(signature)
+    assert pverify(found, tree).returncode == 0
+
+
+def test_of_some_members_and_with_other_digests(tree: Path, tmp_path: Path) -> None:
+    archive, found, of_part = tmp_path / "a", tmp_path / "found", tmp_path / "part"
+    subprocess.run(["tar", "-cf", archive, "-C", tree, "."], check=True)
+    how = ("--hash", "blake3", "--block-size", "64K")
+    for words, part in (([], "."), (["./a-b"], "a-b"), (["./sparse"], "sparse")):
+        done = ptar("-tqf", archive, *how, "--signature", found, *words)
+        assert done.returncode == 0, show(done)
+        assert pverify("--create", of_part, "--force", *how, tree / part).returncode == 0
+        assert told(found) == told(of_part)
+
+
+def member(
+    name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE, link: str = ""
+) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size = kind, link, len(data)
+    return info, data
+
+
+def made_of(path: Path, members: Sequence[tuple[tarfile.TarInfo, bytes]]) -> Path:
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
+        for info, data in members:
+            archive.addfile(info, BytesIO(data))
+    return path
+
+
+def test_what_tar_would_unpack_is_told(tmp_path: Path) -> None:
+    """Several tops, directories that nothing tells of, several members of a name, links to what was there before."""
+    members = [
+        member("d/e/file", b"first"),
+        member("d/link", kind=tarfile.LNKTYPE, link="d/e/file"),
+        member("/d/chain", kind=tarfile.LNKTYPE, link="d/link"),
+        member("d/e/file", b"second"),
+        member("d/later", kind=tarfile.LNKTYPE, link="d/e/file"),
+        member("d/self", b"self"),
+        member("d/self", kind=tarfile.LNKTYPE, link="d/self"),
+        member("f", b"a file"),
+        member("f", kind=tarfile.DIRTYPE),
+        member("f/in", b"in it"),
+    ]
+    archive, found, place = made_of(tmp_path / "a", members), tmp_path / "found", tmp_path / "place"
+    place.mkdir()
+    subprocess.run(["tar", "-xf", archive, "-C", place], check=True, stderr=subprocess.DEVNULL)
+    done = ptar("-tqf", archive, "--signature", found)
+    assert done.returncode == 0, show(done)
+    assert pverify(found, place).returncode == 0
+
+
+def test_a_byte_that_was_flipped_shows(tree: Path, signature: Path, tmp_path: Path) -> None:
+    archive, found = tmp_path / "a", tmp_path / "found"
+    assert ptar("-c", "-q", "-f", archive, "-C", tree.parent, "tree", ranks=1).returncode == 0
+    data = bytearray(archive.read_bytes())
+    contents = (tree / "large").read_bytes()
+    data[data.index(contents[:100]) + 4 * MIB] ^= 1
+    archive.write_bytes(data)
+    assert ptar("-tqf", archive, "--signature", found).returncode == 0
+    assert told(found) != told(signature)
+    assert pverify(found, tree).returncode == 1
+    for broken, why in ((data[: len(data) // 2], b"ends here"), (b"x" + data[1:], b"is wrong")):
+        (tmp_path / "broken").write_bytes(broken)
+        done = ptar("-tqf", tmp_path / "broken", "--signature", tmp_path / "none")
+        assert (done.returncode, b"no signature is written" in done.stderr, why in done.stderr) == (1, True, True)
+        assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("members", "why"),
+    [
+        ([member("../out", b"x")], b"contains .."),
+        ([member("d/l", kind=tarfile.LNKTYPE, link="nowhere")], b"is a hard link"),
+        ([member("f", b"x"), member("f/in", b"x")], b"is no directory, and something lies in it"),
+        ([], b"holds nothing"),
+    ],
+)
+def test_what_is_no_tree_has_no_signature(
+    members: Sequence[tuple[tarfile.TarInfo, bytes]], why: bytes, tmp_path: Path
+) -> None:
+    archive = made_of(tmp_path / "a", members)
+    done = ptar("-tqf", archive, "--signature", tmp_path / "found")
+    assert (done.returncode, why in done.stderr) == (1, True), show(done)
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_refusals(tmp_path: Path) -> None:
+    archive = made_of(tmp_path / "a", [member("f", b"x")])
+    for words, why in (
+        (["-t", "--signature", archive], b"is no signature"),
+        (["-x", "--signature", "s"], b"-c and -t"),
+    ):
+        before = archive.read_bytes()
+        done = ptar(*words, "-f", archive, cwd=tmp_path)
+        assert (done.returncode, why in done.stderr) == (2, True), show(done)
+        assert (archive.read_bytes(), os.listdir(tmp_path)) == (before, ["a"])

@@ -1,0 +1,145 @@
+"""Archives that other programs have compressed as one stream are listed and unpacked as they are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launch.launchers import HYDRA
+from tests.support.command import Argument, Completed, pcopy, show
+from tests.support.oracle import differences
+from tests.support.users import require_root
+
+MIB = 1 << 20
+
+
+def ptar(*arguments: Argument, **options: Any) -> Completed:
+    return pcopy(*arguments, **options, program="ptar")
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tree = tmp_path_factory.mktemp("streams") / "tree"
+    for number in range(300):
+        directory = tree / f"d{number % 7}" / ("long" * 40)
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / f"f{number}").write_bytes(os.urandom(number * 7))
+    (tree / "large").write_bytes(os.urandom(3 * MIB) + bytes(3 * MIB))
+    os.link(tree / "large", tree / "name")
+    with open(tree / "sparse", "wb") as file:
+        file.seek(5 * MIB)
+        file.write(b"data")
+        file.truncate(9 * MIB)
+    subprocess.run(["tar", "-S", "--format=posix", "-cf", "plain.tar", "tree"], cwd=tree.parent, check=True)
+    return tree
+
+
+def packed(tree: Path, program: str, *, parts: int = 1) -> Path:
+    """The archive as ``program`` compresses it, in so many parts one behind the other."""
+    data = (tree.parent / "plain.tar").read_bytes()
+    path, step = tree.parent / f"a.{program}", -(-len(data) // parts)
+    with path.open("wb") as file:
+        for start in range(0, len(data), step):
+            part = data[start : start + step]
+            file.write(subprocess.run([program, "-c"], input=part, check=True, capture_output=True).stdout)
+    return path
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    place = tmp_path / "place"
+    place.mkdir()
+    return place
+
+
+@pytest.mark.parametrize(("program", "parts"), [("gzip", 1), ("gzip", 3), ("zstd", 1), ("zstd", 3)])
+def test_what_other_programs_have_compressed_is_read(program: str, parts: int, tree: Path, place: Path) -> None:
+    archive = packed(tree, program, parts=parts)
+    if program == "gzip" and parts > 1:
+        archive.write_bytes(archive.read_bytes() + bytes(3000))  # as a tape's last block has
+    names = subprocess.run(["tar", "-tf", tree.parent / "plain.tar"], check=True, capture_output=True).stdout
+    assert ptar("-tf", archive).stdout == names
+    done = ptar("-x", "-f", archive, "-C", place, ranks=2)
+    assert done.returncode == 0, show(done)
+    assert b"is one stream" in done.stderr
+    assert differences(tree, place / "tree", atimes=False) == []
+    assert os.listdir(place) == ["tree"]
+    assert ptar("-xqf", archive, "-C", place, "tree/large", ranks=1).stderr == b""
+
+
+def test_ranks_of_a_launcher_share_what_was_decompressed(tree: Path, place: Path) -> None:
+    archive = packed(tree, "gzip")
+    done = ptar("-x", "-f", archive, "-C", place, launcher="mpi", ranks=2)
+    assert done.returncode == 0, show(done)
+    assert done.stderr.count(b"is one stream") == 1
+    assert differences(tree, place / "tree", atimes=False) == []
+
+
+def test_several_hosts_are_told_what_to_write(tree: Path, place: Path) -> None:
+    archive = packed(tree, "gzip")
+    require_root("makes namespaces")
+    done = ptar("-x", "-f", archive, "-C", place, wrap=[HYDRA, "-n", "2", "unshare", "--mount"])
+    assert done.returncode == 2, show(done)
+    assert b"gzip -dc " in done.stderr
+    assert os.listdir(place) == []
+
+
+@pytest.mark.parametrize("program", ["gzip", "zstd"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "followed", "twice"])
+def test_what_is_damaged_is_told_and_nothing_is_unpacked(program: str, damage: str, tree: Path, place: Path) -> None:
+    archive = packed(tree, program)
+    data = archive.read_bytes()
+    middle = len(data) // 2
+    if damage == "twice":
+        archive.write_bytes(subprocess.run(["gzip", "-c", archive], check=True, capture_output=True).stdout)
+    else:
+        flipped = data[:middle] + bytes([data[middle] ^ 16]) + data[middle + 1 :]
+        archive.write_bytes({"cut": data[:-9], "flipped": flipped, "followed": data + b"no zeros"}[damage])
+    done = ptar("-x", "-q", "-f", archive, "-C", place, ranks=2)
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1), show(done)
+    assert b"cannot be decompressed" in done.stderr
+    assert os.listdir(place) == []
+    done = ptar("-tf", archive)
+    assert (done.returncode, b"decompress: " in done.stderr) == (1, True), show(done)
+
+
+def test_other_compressions_are_refused_with_what_to_write(tree: Path, place: Path) -> None:
+    for word in ("-x", "-t"):
+        done = ptar(word, "-f", packed(tree, "xz"), "-C", place)
+        assert (done.returncode, b"xz -dc " in done.stderr) == (2, True), show(done)
+
+
+def test_the_archive_itself_stays(tree: Path, place: Path) -> None:
+    (place / "a.tgz").write_bytes(b"evil")
+    subprocess.run(["tar", "-czf", tree.parent / "a.tgz", "a.tgz"], cwd=place, check=True)
+    data = (tree.parent / "a.tgz").read_bytes()
+    (place / "a.tgz").write_bytes(data)
+    done = ptar("-xf", place / "a.tgz", "-C", place, ranks=1)
+    assert (done.returncode, b"would take the place of the archive" in done.stderr) == (1, True), show(done)
+    assert (place / "a.tgz").read_bytes() == data
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    require_root("mounts a small file system")
+    place = tmp_path / "small"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", place], check=True)
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def test_what_holds_far_too_much_is_refused_in_time(small: Path, tmp_path: Path) -> None:
+    with (tmp_path / "zeros").open("wb") as file:
+        file.truncate(200 * MIB)
+    subprocess.run(["tar", "-czf", "bomb.tgz", "zeros"], cwd=tmp_path, check=True)
+    done = ptar("-xqf", tmp_path / "bomb.tgz", "-C", small, ranks=2)
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1), show(done)
+    assert b"more than half of the room" in done.stderr
+    assert os.statvfs(small).f_bfree == os.statvfs(small).f_blocks
+    assert ptar("-tf", tmp_path / "bomb.tgz").stdout == b"zeros\n"
