@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from pcopy.fsio.existing import Decision, decide
-from pcopy.fsio.kernel.batches import SYNC, Decide, Plan, Policy, Stated
+from pcopy.fsio.kernel.batches import SYNC, Plan, Stated
 from pcopy.fsio.kernel.choose import make_kernel
 from pcopy.fsio.kernel.columns import FIRST, FOUND, LAST, OWNER, VERSION, Code, Rows, Verdicts
+from pcopy.fsio.kernel.decide import Decide, Policy
 from pcopy.fsio.kernel.interface import SMALL_FILE, Settings
 from pcopy.fsio.preserve import Preserve
 from tests.fsio.kernel_bench import done

@@ -1,9 +1,9 @@
 """Batches: one step that a kernel does with many items of one directory, and the columns that it gives back.
 
 Each kind of batch is one step, so that whoever asks can choose rows in between: ``List`` what there is, ``Stat`` it,
-``Decide`` what becomes of it, ``Compare`` attributes, ``Copy`` it; ``Read`` files for their digests, ``Mend`` or
-``Remove`` what exists. A directory is an open descriptor, and every name is looked up in it, following no symbolic link
-unless it is told to.
+``Decide`` what becomes of it (``pcopy.fsio.kernel.decide``), ``Compare`` attributes, ``Copy`` it; ``Read`` files for
+their digests, ``Mend`` or ``Remove`` what exists. A directory is an open descriptor, and every name is looked up in it,
+following no symbolic link unless it is told to.
 
 A result has one row for each row of its batch, in the same order.
 """
@@ -17,8 +17,6 @@ from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
 from pcopy.fsio.attributes import Applied
 from pcopy.fsio.kernel.columns import FOUND, Marks, Rows, Verdicts
 from pcopy.fsio.layout import PLAIN, Recipe
-from pcopy.fsio.preserve import Preserve
-from pcopy.named import NamedTuple
 
 Result = TypeVar("Result")
 
@@ -33,11 +31,11 @@ class Plan(IntEnum):
     """What is to become of a row that is copied."""
 
     NEW = 1
-    """FilesMade under its own name, which must be free."""
+    """Made under its own name, which must be free."""
     REPLACE = 2
-    """FilesMade under a temporary name, then renamed to its own, whatever has that."""
+    """Made under a temporary name, then renamed to its own, whatever has that."""
     TEMPORARY = 3
-    """FilesMade under a temporary name, which it keeps: a later task names it."""
+    """Made under a temporary name, which it keeps: a later task names it."""
     SKIP = 4
     """What is there stays."""
     REFUSE = 5
@@ -146,12 +144,6 @@ class Mended(Judged):
     seen: Rows
 
 
-class Decided(Fields):
-    """A plan for each row."""
-
-    plans: bytearray
-
-
 class ReadBack(Judged):
     """What was read: the ``Version`` of each file, and its digest."""
 
@@ -223,45 +215,6 @@ class Stat(OfNames[Stated]):
     mask: int = FOUND
     on_source: bool = True
     follow: bool = False
-
-
-class Policy(NamedTuple):
-    """By what it is decided what becomes of a row.
-
-    ``existing`` and ``modify_window`` (seconds) as in ``pcopy.fsio.existing``, ``contents`` too (``--checksum``).
-    ``keeps``: nothing is replaced unasked, so names come last. ``dresses``: owner and mode are the source's.
-    ``in_place``: what exists is written over. ``sync``: each file is synced by itself. ``touched`` (nanoseconds since
-    1970; None: never): what has changed since then in the target may be the job's own. ``mends``: what stays gets the
-    metadata of its source, where these differ (``pcopy.fsio.mending.has_metadata``). ``backs_up``: what is replaced is
-    kept elsewhere before.
-    """
-
-    existing: str = "replace"
-    modify_window: int = 0
-    contents: bool = False
-    keeps: bool = False
-    dresses: bool = True
-    in_place: bool = False
-    sync: bool = False
-    touched: int | None = None
-    mends: tuple[Preserve, int] | None = None
-    backs_up: bool = False
-
-
-class Decide(Batch[Decided]):
-    """What becomes of regular files.
-
-    ``sources`` are what a scan has found (``FOUND``, or as much of it as there is), ``targets`` what ``Stat`` tells of
-    their names in the target (``FOUND | OWNER``), None where nothing can be there.
-    """
-
-    policy: Policy
-    sources: Rows
-    targets: Stated | None = None
-
-    @property
-    def descriptors(self) -> tuple[int, ...]:
-        return ()
 
 
 class Copy(OfNames[Copied]):

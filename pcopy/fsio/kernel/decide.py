@@ -1,4 +1,4 @@
-"""What becomes of small files, from what both sides' status tells; nothing is opened for it.
+"""The batch ``Decide``: what becomes of small files, from what both sides' status tells; nothing is opened for it.
 
 What is no plain case wants care: that is the way on which everything is looked at once more.
 """
@@ -10,9 +10,56 @@ import os
 import stat
 
 from pcopy.fsio.existing import Decision, decide, may_be_compared
-from pcopy.fsio.kernel.batches import SYNC, Plan, Policy, Stated
+from pcopy.fsio.kernel.batches import SYNC, Batch, Fields, Plan, Stated
 from pcopy.fsio.kernel.columns import FIRST, LAST, Code, Rows, Status
 from pcopy.fsio.kernel.interface import SMALL_FILE
+from pcopy.fsio.preserve import Preserve
+from pcopy.named import NamedTuple
+
+
+class Decided(Fields):
+    """A plan for each row."""
+
+    plans: bytearray
+
+
+class Policy(NamedTuple):
+    """By what it is decided what becomes of a row.
+
+    ``existing`` and ``modify_window`` (seconds) as in ``pcopy.fsio.existing``, ``contents`` too (``--checksum``).
+    ``keeps``: nothing is replaced unasked, so names come last. ``dresses``: owner and mode are the source's.
+    ``in_place``: what exists is written over. ``sync``: each file is synced by itself. ``touched`` (nanoseconds since
+    1970; None: never): what has changed since then in the target may be the job's own. ``mends``: what stays gets the
+    metadata of its source, where these differ (``pcopy.fsio.mending.has_metadata``). ``backs_up``: what is replaced is
+    kept elsewhere before.
+    """
+
+    existing: str = "replace"
+    modify_window: int = 0
+    contents: bool = False
+    keeps: bool = False
+    dresses: bool = True
+    in_place: bool = False
+    sync: bool = False
+    touched: int | None = None
+    mends: tuple[Preserve, int] | None = None
+    backs_up: bool = False
+
+
+class Decide(Batch[Decided]):
+    """What becomes of regular files.
+
+    ``sources`` are what a scan has found (``FOUND``, or as much of it as there is), ``targets`` what ``Stat`` tells of
+    their names in the target (``FOUND | OWNER``), None where nothing can be there.
+    """
+
+    policy: Policy
+    sources: Rows
+    targets: Stated | None = None
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        return ()
 
 
 def decide_rows(policy: Policy, sources: Rows, targets: Stated | None) -> bytearray:

@@ -18,9 +18,9 @@ from pcopy.fsio.attribute_names import EACH_FILE_ON_LUSTRE, Kind, kind_of
 from pcopy.fsio.attributes import is_copied
 from pcopy.fsio.directories import Opened, Pins, listing_problem
 from pcopy.fsio.kernel import _native
-from pcopy.fsio.kernel.batches import Batch, Decide, Decided, List, Listed, SyncDirectories
+from pcopy.fsio.kernel.batches import Batch, List, Listed, SyncDirectories
 from pcopy.fsio.kernel.columns import Code, Verdicts
-from pcopy.fsio.kernel.decide import decide_rows
+from pcopy.fsio.kernel.decide import Decide, Decided, decide_rows
 from pcopy.fsio.kernel.directory_batches import Bare, Members
 from pcopy.fsio.kernel.interface import Settings, Ticket
 from pcopy.fsio.kernel.item_rows import sync_directories

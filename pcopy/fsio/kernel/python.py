@@ -13,8 +13,6 @@ from pcopy.fsio.kernel.batches import (
     Batch,
     Compare,
     Copy,
-    Decide,
-    Decided,
     Judged,
     List,
     Make,
@@ -28,7 +26,7 @@ from pcopy.fsio.kernel.batches import (
 )
 from pcopy.fsio.kernel.columns import Code
 from pcopy.fsio.kernel.copy_rows import Copying
-from pcopy.fsio.kernel.decide import decide_rows
+from pcopy.fsio.kernel.decide import Decide, Decided, decide_rows
 from pcopy.fsio.kernel.interface import Pool, Settings, Ticket, Wake
 from pcopy.fsio.kernel.item_rows import Comparing, Listing, Reading, Removing, Stating, sync_directories
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from pcopy.fsio.kernel.batches import Plan, Policy
-from pcopy.fsio.kernel.decide import make_plan
+from pcopy.fsio.kernel.batches import Plan
+from pcopy.fsio.kernel.decide import Policy, make_plan
 from pcopy.fsio.kernel.directory_batches import NEVER, Common
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base.dividing import Paces

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pcopy.engine.ticket import Stepwise
-from pcopy.fsio.kernel.batches import Compare, Decide, Plan, Policy, Stat, Stated
+from pcopy.fsio.kernel.batches import Compare, Plan, Stat, Stated
 from pcopy.fsio.kernel.columns import CTIME, MODE, MTIME, OWNER, SIZE, Code, Rows, pack_names, unpack_names
-from pcopy.fsio.kernel.decide import make_plan
+from pcopy.fsio.kernel.decide import Decide, Policy, make_plan
 from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE
