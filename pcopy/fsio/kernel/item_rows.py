@@ -207,15 +207,11 @@ def sync_directories(batch: SyncDirectories) -> Judged:
     return Judged(verdicts)
 
 
-class Removing:
-    """Items and empty directories that go."""
+class Changing:
+    """Items that exist, each of which is changed by ``_change``; what is interrupted is tried again."""
 
     is_full = False
-
-    def __init__(self, batch: Remove, result: Removed | None = None) -> None:
-        self._batch = batch
-        self._names = unpack_names(batch.names)
-        self.result = result or Removed(Verdicts(len(batch)), Rows(len(batch), SIZE))
+    result: Judged
 
     def run(self, start: int, end: int) -> None:
         verdicts = self.result.verdicts
@@ -223,17 +219,29 @@ class Removing:
             began = _now()
             try:
                 try:
-                    verdicts.codes[row] = self._remove(row)
+                    verdicts.codes[row] = self._change(row)
                 except Problem as problem:
                     if problem.errno not in INTERRUPTED:
                         raise
-                    verdicts.codes[row] = patiently(partial(self._remove, row), INTERRUPTED)
+                    verdicts.codes[row] = patiently(partial(self._change, row), INTERRUPTED)
             except Problem as problem:
                 verdicts.fail(row, problem)
             verdicts.nanoseconds[row] = _now() - began
 
-    def _remove(self, row: int) -> Code:
+    def _change(self, row: int) -> Code:
         """What became of it; raises ``Problem``."""
+        raise NotImplementedError
+
+
+class Removing(Changing):
+    """Items and empty directories that go."""
+
+    def __init__(self, batch: Remove, result: Removed | None = None) -> None:
+        self._batch = batch
+        self._names = unpack_names(batch.names)
+        self.result: Removed = result or Removed(Verdicts(len(batch)), Rows(len(batch), SIZE))
+
+    def _change(self, row: int) -> Code:
         directory, name, rows = self._batch.directory, self._names[row], self._batch.rows
         operation = "stat"
         try:

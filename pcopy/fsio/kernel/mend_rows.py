@@ -9,49 +9,21 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import time
-from functools import partial
 
 from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL
 from pcopy.fsio.attributes import drop_xattr
 from pcopy.fsio.close import held_open
 from pcopy.fsio.kernel.batches import KEEP, Judged, Mend, Mended, MendPlain
 from pcopy.fsio.kernel.columns import MODE, SIZE, Code, Rows, Verdicts, unpack_names
+from pcopy.fsio.kernel.item_rows import Changing
 from pcopy.fsio.nodes import handle_of, open_node
-from pcopy.fsio.patience import INTERRUPTED, patiently
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
 
 _NOT_SET = "the set-gid bit is for members of the group, and for root: it was not set"
 
 
-class _Rows:
-    """Items that stay and get other metadata."""
-
-    is_full = False
-    result: Judged
-
-    def run(self, start: int, end: int) -> None:
-        verdicts = self.result.verdicts
-        for row in range(start, end):
-            began = time.monotonic_ns()
-            try:
-                try:
-                    verdicts.codes[row] = self._mend(row)
-                except Problem as problem:
-                    if problem.errno not in INTERRUPTED:
-                        raise
-                    verdicts.codes[row] = patiently(partial(self._mend, row), INTERRUPTED)
-            except Problem as problem:
-                verdicts.fail(row, problem)
-            verdicts.nanoseconds[row] = time.monotonic_ns() - began
-
-    def _mend(self, row: int) -> Code:
-        """What became of it; raises ``Problem``."""
-        raise NotImplementedError
-
-
-class MendRows(_Rows):
+class MendRows(Changing):
     """Each gets what is wanted for it."""
 
     def __init__(self, batch: Mend, result: Judged | None = None) -> None:
@@ -59,7 +31,7 @@ class MendRows(_Rows):
         self._names = unpack_names(batch.names)
         self.result = result or Judged(Verdicts(len(batch)))
 
-    def _mend(self, row: int) -> Code:
+    def _change(self, row: int) -> Code:
         batch, wanted = self._batch, self._batch.wanted
         with held_open(open_node(batch.directory, self._names[row], on_source=False)) as held:
             if not batch.rows.is_item(row, status_of(held)):
@@ -79,7 +51,7 @@ class MendRows(_Rows):
             drop_xattr(handle, DEFAULT_ACL)
 
 
-class MendPlainRows(_Rows):
+class MendPlainRows(Changing):
     """All get the same."""
 
     def __init__(self, batch: MendPlain, result: Mended | None = None) -> None:
@@ -87,7 +59,7 @@ class MendPlainRows(_Rows):
         self._names = unpack_names(batch.names)
         self.result: Mended = result or Mended(Verdicts(len(batch)), Rows(len(batch), MODE | SIZE))
 
-    def _mend(self, row: int) -> Code:
+    def _change(self, row: int) -> Code:
         batch, seen = self._batch, self.result.seen
         with held_open(open_node(batch.directory, self._names[row], on_source=False)) as held:
             status = status_of(held)
