@@ -7,7 +7,7 @@ A file that is not the one whose status was compared, or that changes while it i
 from __future__ import annotations
 
 from array import array
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from itertools import count
 
 from pcopy.engine.ticket import Stepwise
@@ -129,16 +129,11 @@ class File(NamedTuple):
         if versions[1].size == size and rank.splits(size):
             self._split(rank, result, versions)
             return
-        part = FilePart(self.place, self.name, *versions, 0, size)
-        side = 0
-        try:
-            parts = []
-            for side in SIDES:
-                parts.append((yield from part.digest(rank, side)))
-        except Problem as problem:
-            failed(result, self.place, side, self.name, problem, 2 * size)
-            return
-        self.compared(result, found, parts[0] != parts[1], sum(size for size, _ in parts))
+        read = yield from read_both(rank, self.place, self.name, versions, 0, size)
+        if read.problem is not None:
+            failed(result, self.place, read.side, self.name, read.problem, 2 * size)
+        else:
+            self.compared(result, found, read.differs, read.size)
 
     def _versions(self, rank: Rank, result: Result) -> tuple[Version, Version] | None:
         versions = []
@@ -170,18 +165,23 @@ class File(NamedTuple):
         found.add(self.place.path, [self.name], [self.bits | (CONTENT if differs else 0)], FILE)
 
 
-class CompareFile(Kind, code=123, doing="comparing", is_note=False):
-    """A large file that both sides have, with this ``inode`` and ``other``, and of one ``size`` (bytes)."""
+class OfFile(Kind):
+    """What the kinds of tasks share that are about a file which both sides have."""
 
     place: Place
     name: bytes
+
+    def about(self) -> tuple[Place, bytes]:
+        return self.place, self.name
+
+
+class CompareFile(OfFile, code=123, doing="comparing", is_note=False):
+    """A large file that both sides have, with this ``inode`` and ``other``, and of one ``size`` (bytes)."""
+
     bits: int
     size: int
     inode: int
     other: int
-
-    def about(self) -> tuple[Place, bytes]:
-        return self.place, self.name
 
     def run(self, rank: Rank, result: Result) -> Steps:
         found = Differences(rank)
@@ -194,18 +194,13 @@ ComparisonId = tuple[int, int]
 """A file that is compared in parts: the rank that it belongs to, and a number."""
 
 
-class ComparisonOpened(Kind, code=124, doing="waiting for the parts of", is_note=True):
+class ComparisonOpened(OfFile, code=124, doing="waiting for the parts of", is_note=True):
     """Tells the owner of a file that is compared how many parts to wait for."""
 
-    place: Place
-    name: bytes
     bits: int
     size: int
     number: ComparisonId
     parts: int
-
-    def about(self) -> tuple[Place, bytes]:
-        return self.place, self.name
 
     def home(self, ranks: int) -> int:
         return self.number[0] % ranks
@@ -215,49 +210,47 @@ class ComparisonOpened(Kind, code=124, doing="waiting for the parts of", is_note
         rank.own(Comparisons).open(self.number, file, self.parts, result)
 
 
-class FilePart(NamedTuple):
-    """The bytes from ``start`` to ``end`` of a file that is of these versions."""
+class ReadBoth(NamedTuple):
+    """What was read of a part on both sides: ``size`` bytes. Does it differ, or which ``problem`` was met on which
+    ``side``?"""
 
-    place: Place
-    name: bytes
-    version: Version
-    other: Version
-    start: int
-    end: int
-
-    def digest(self, rank: Rank, side: int) -> Generator[None, None, tuple[int, bytes]]:
-        """How many bytes there are on that side, and their content root; raises ``Problem``."""
-        with rank.reading(on_side(self.place, side), names_of(rank, side, self.name)) as reading:
-            check_unchanged(reading, self.other if side else self.version)
-            status = status_of(reading, on_source=True)
-            hasher = yield from digested_part(rank, reading, status, self.start, self.end, on_source=True)
-        return hasher.size, hasher.root()
+    differs: bool
+    size: int
+    side: int
+    problem: Problem | None
 
 
-class ComparePart(Kind, code=125, doing="comparing a part of", is_note=False):
-    """As ``FilePart``, of the file ``number``."""
+def read_both(
+    rank: Rank, place: Place, name: bytes, versions: tuple[Version, Version], start: int, end: int
+) -> Stepwise[ReadBoth]:
+    """Compares the bytes from ``start`` to ``end`` of a file that is of these versions, by their content roots."""
+    parts: list[tuple[int, bytes]] = []
+    for side in SIDES:
+        try:
+            with rank.reading(on_side(place, side), names_of(rank, side, name)) as reading:
+                check_unchanged(reading, versions[side])
+                status = status_of(reading, on_source=True)
+                hasher = yield from digested_part(rank, reading, status, start, end, on_source=True)
+        except Problem as problem:
+            return ReadBoth(False, 0, side, problem)
+        parts.append((hasher.size, hasher.root()))
+    return ReadBoth(parts[0] != parts[1], sum(size for size, _ in parts), 0, None)
 
-    place: Place
-    name: bytes
+
+class ComparePart(OfFile, code=125, doing="comparing a part of", is_note=False):
+    """The bytes from ``start`` to ``end`` of the file ``number``, which is of these versions."""
+
     version: Version
     other: Version
     start: int
     end: int
     number: ComparisonId
 
-    def about(self) -> tuple[Place, bytes]:
-        return self.place, self.name
-
     def run(self, rank: Rank, result: Result) -> Steps:
-        part = FilePart(self.place, self.name, self.version, self.other, self.start, self.end)
-        side, told, parts = 0, None, list[tuple[int, bytes]]()
-        try:
-            for side in SIDES:
-                parts.append((yield from part.digest(rank, side)))
-        except Problem as problem:
-            told = problem.plain
-        differs = told is None and parts[0] != parts[1]
-        result.spawn(PartCompared(self.number, differs, side, told))
+        versions = self.version, self.other
+        read = yield from read_both(rank, self.place, self.name, versions, self.start, self.end)
+        told = None if read.problem is None else read.problem.plain
+        result.spawn(PartCompared(self.number, read.differs, read.side, told))
 
 
 class PartCompared(Note, code=126, doing="noting a part of a file that is compared"):
