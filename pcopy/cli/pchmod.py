@@ -51,9 +51,9 @@ exit status:
 
     def command(self) -> Command:
         from pcopy.launch.tool import Command
-        from pcopy.tools.change import CHANGE, ChangePreparation
+        from pcopy.tools.change import CHMOD, ChangePreparation
 
-        return Command(CHANGE, lambda words: self.parse(words, ChangePreparation))
+        return Command(CHMOD, lambda words: self.parse(words, ChangePreparation))
 
     def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> ChangeArguments:
         from pcopy.tools.arguments import ChangeArguments

@@ -17,13 +17,12 @@ from pcopy.tasks.base.kind import Kind
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.change.change_tree import ChangeNames
 from pcopy.tasks.change.visitor import ChangeVisitor
-from pcopy.text import counted, shown
+from pcopy.text import shown
 from pcopy.tools.arguments import ChangeArguments
 from pcopy.tools.director import LevelsDirector, RepeatableTool, one_stage
 from pcopy.tools.outputs import umask_of_user
-from pcopy.tools.summary import summary_values, sums_lines
+from pcopy.tools.summary import pace_line, summary_values, sums_lines
 from pcopy.tools.trees import TreePreparation
-from pcopy.units import show_seconds
 
 _COUNTED = ("found", "files", "directories", "symlinks", "special", "bytes", "excluded", "failed")
 """Counters that ``--json`` shows, by their names in ``Totals``."""
@@ -34,7 +33,7 @@ class ChangeDirector(LevelsDirector):
         return ChangeNames(place, item)
 
 
-class ModeChanger(RepeatableTool):
+class Chmod(RepeatableTool):
     """Items that are as they should be are counted where a copy counts what it has copied, and as mended those that
     were changed for it."""
 
@@ -49,7 +48,7 @@ class ModeChanger(RepeatableTool):
         return "change"
 
 
-CHANGE = ModeChanger()
+CHMOD = Chmod()
 
 
 class ChangePreparation(TreePreparation):
@@ -73,8 +72,7 @@ class ChangePreparation(TreePreparation):
         changed = "would be changed" if self.tree.dry_run else "changed"
         yield from sums_lines(totals, "as wanted", "excluded")
         yield f"  {totals.mended:,} {changed}, {totals.copied - totals.mended:,} unchanged"
-        rate = totals.copied / seconds if seconds > 0 else 0.0
-        yield f"{show_seconds(seconds)}: {rate:,.0f} items/s with {counted(ranks, 'rank', 'ranks')}"
+        yield pace_line(totals, seconds, ranks)
 
     def summary(self, ended: Ended, seconds: float, ranks: int) -> dict[str, object]:
         totals = ended.totals

@@ -23,9 +23,8 @@ from pcopy.tasks.remove.remove_tree import NOBODY, RemoveNames
 from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import RemoveArguments
 from pcopy.tools.director import LevelsDirector, RepeatableTool, one_stage
-from pcopy.tools.summary import summary_values, sums_lines
+from pcopy.tools.summary import pace_line, summary_values, sums_lines
 from pcopy.tools.trees import TreePreparation
-from pcopy.units import show_seconds
 
 if TYPE_CHECKING:
     from pcopy.jobs.listed import PathList
@@ -102,8 +101,7 @@ class RemovePreparation(TreePreparation):
             yield f"  left: {totals.excluded:,} excluded by filters, {_not_empty(totals):,} not empty"
         if self.list is not None and not self.whole and self.tree.dry_run and totals.directories:
             yield f"  {counted(totals.directories, 'directory', 'directories')} among them, if nothing else is in them"
-        rate = totals.copied / seconds if seconds > 0 else 0.0
-        yield f"{show_seconds(seconds)}: {rate:,.0f} items/s with {counted(ranks, 'rank', 'ranks')}"
+        yield pace_line(totals, seconds, ranks)
 
     def summary(self, ended: Ended, seconds: float, ranks: int) -> dict[str, object]:
         totals = ended.totals

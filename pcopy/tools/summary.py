@@ -77,6 +77,12 @@ def sums_lines(totals: Totals, done: str, left: str, *, sizes: bool = True) -> l
     return [f"{totals.found:,} found = {' + '.join(sums)}", *_listed(done, kinds)]
 
 
+def pace_line(totals: Totals, seconds: float, ranks: int) -> str:
+    """How fast items were done, of tools that move no bytes."""
+    rate = _rate(totals.copied, seconds)
+    return f"{show_seconds(seconds)}: {rate:,.0f} items/s with {counted(ranks, 'rank', 'ranks')}"
+
+
 def summary_of(
     ended: Ended,
     seconds: float,
