@@ -22,15 +22,18 @@ from tests.support.processes import wait_until
 MIB = 1 << 20
 SOON = ("--resume", "--checkpoint-interval", "0.00001")
 FILES = 975
+STRACE = ("strace", "-f", "-qq", "--seccomp-bpf")
+"""It stops ranks at the calls that are asked for only, which halves the time."""
 
 
 def ptar(*arguments: Argument, **options: Any) -> Completed:
     return pcopy(*arguments, **options, program="ptar")
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    tree = tmp_path / "tree"
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tree, and beside it what one run makes of it."""
+    tree = tmp_path_factory.mktemp("first") / "tree"
     for number in range(FILES):
         directory = tree / f"d{number // 75}"
         directory.mkdir(parents=True, exist_ok=True)
@@ -44,7 +47,20 @@ def tree(tmp_path: Path) -> Path:
             file.write(os.urandom(300_001))
     os.link(tree / "d3/f251", tree / "zz-link")
     (tree / "to").symlink_to("nowhere")
+    made(tree, "whole.tar")
     return tree
+
+
+@pytest.fixture
+def tree(first: Path, tmp_path: Path) -> Path:
+    subprocess.run(["cp", "-a", first, tmp_path / "tree"], check=True)
+    return tmp_path / "tree"
+
+
+@pytest.fixture
+def whole(first: Path) -> Path:
+    """What one run makes of the tree as it was at first."""
+    return first.parent / "whole.tar"
 
 
 def made(tree: Path, name: str, *more: Argument, ranks: int = 2, status: int = 0) -> Path:
@@ -58,7 +74,7 @@ def made(tree: Path, name: str, *more: Argument, ranks: int = 2, status: int = 0
 def interrupt(tree: Path, *more: Argument, ranks: int, calls: int, call: str = "fsync") -> None:
     """A run of which a rank is killed at so many of these calls; each record takes two of fsync."""
     require_strace()
-    wrap = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}"]
+    wrap = [*STRACE, "-o", "/dev/null", "-e", f"trace={call}"]
     wrap += ["-e", f"inject={call}:signal=SIGKILL:when={calls}"]
     words: list[Argument] = ["-c", "-q", *SOON, "-f", tree.parent / "a.tar", "-C", tree.parent, *more, "tree"]
     done = ptar(*words, ranks=ranks, wrap=wrap)
@@ -85,8 +101,7 @@ def assert_same(one: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize(("ranks", "calls", "then"), [(1, 20, 3), (3, 4, 3), (3, 6, 1)])
-def test_goes_on_after_a_kill(ranks: int, calls: int, then: int, tree: Path) -> None:
-    whole = made(tree, "whole.tar")
+def test_goes_on_after_a_kill(ranks: int, calls: int, then: int, tree: Path, whole: Path) -> None:
     interrupt(tree, ranks=ranks, calls=calls)
     summary = go_on(tree, ranks=then)
     assert summary["pieces_resumed"] is not None  # what was recorded may be large files
@@ -95,11 +110,10 @@ def test_goes_on_after_a_kill(ranks: int, calls: int, then: int, tree: Path) -> 
 
 
 @pytest.mark.parametrize(("call", "calls", "name", "most"), [("fsync", 20, '"f', 700), ("copy_file_range", 6, '"l', 2)])
-def test_what_is_there_is_not_read_again(call: str, calls: int, name: str, most: int, tree: Path) -> None:
-    whole = made(tree, "whole.tar")
+def test_what_is_there_is_not_read_again(call: str, calls: int, name: str, most: int, tree: Path, whole: Path) -> None:
     interrupt(tree, ranks=1, calls=calls, call=call)
     log = tree.parent / "log"
-    go_on(tree, ranks=1, wrap=["strace", "-f", "-qq", "-o", str(log), "-e", "trace=openat"])
+    go_on(tree, ranks=1, wrap=[*STRACE, "-o", str(log), "-e", "trace=openat"])
     assert_same(whole, tree.parent / "a.tar")
     assert 0 < sum(name in line for line in log.read_text().splitlines()) <= most
 
@@ -155,10 +169,8 @@ def test_what_has_changed_is_written_anew(change: Callable[[Path], None], tree: 
     subprocess.run(["bsdtar", "-tf", tree.parent / "a.tar"], check=True, stdout=subprocess.DEVNULL)
 
 
-def test_again_and_again_with_a_tree_that_changes_back(tree: Path) -> None:
+def test_again_and_again_with_a_tree_that_changes_back(tree: Path, whole: Path) -> None:
     """Records of the first run do not speak of what the second has written over."""
-    shutil.copytree(tree, tree.parent / "kept", symlinks=True)
-    whole = made(tree, "whole.tar")
     interrupt(tree, ranks=1, calls=20)
     os.rename(tree / "d0", tree.parent / "d0")
     interrupt(tree, ranks=2, calls=4)
@@ -183,7 +195,7 @@ def test_a_file_that_cannot_be_read_any_more_leaves_zeros(tree: Path) -> None:
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_a_signal_keeps_what_is_made_if_that_is_wanted(keeps: bool, tree: Path) -> None:
+def test_a_signal_keeps_what_is_made_if_that_is_wanted(keeps: bool, tree: Path, whole: Path) -> None:
     words: list[Argument] = [
         "-c",
         "-q",
@@ -202,15 +214,15 @@ def test_a_signal_keeps_what_is_made_if_that_is_wanted(keeps: bool, tree: Path) 
     assert (b"goes on with" in done.stdout) == keeps
     if keeps:
         assert go_on(tree, ranks=2)["pieces_resumed"] is not None
-        assert_same(made(tree, "whole.tar"), tree.parent / "a.tar")
+        assert_same(whole, tree.parent / "a.tar")
 
 
-def test_without_resume_it_begins_anew(tree: Path) -> None:
+def test_without_resume_it_begins_anew(tree: Path, whole: Path) -> None:
     interrupt(tree, ranks=1, calls=20)
     done = ptar("-c", "-f", tree.parent / "a.tar", "-C", tree.parent, "tree", ranks=2)
     assert (done.returncode, left(tree.parent)) == (0, []), show(done)
     assert b"begins anew" in done.stderr
-    assert_same(made(tree, "whole.tar"), tree.parent / "a.tar")
+    assert_same(whole, tree.parent / "a.tar")
 
 
 def damaged(place: Path) -> None:
@@ -232,8 +244,7 @@ def replaced(place: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [damaged, replaced])
-def test_records_that_do_not_hold_are_not_believed(damage: Callable[[Path], None], tree: Path) -> None:
-    whole = made(tree, "whole.tar")
+def test_records_that_do_not_hold_are_not_believed(damage: Callable[[Path], None], tree: Path, whole: Path) -> None:
     interrupt(tree, ranks=2, calls=5)
     damage(tree.parent)
     go_on(tree, ranks=2)
