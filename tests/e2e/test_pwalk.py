@@ -338,6 +338,7 @@ def test_what_may_not_be_read(tree: Path, area: Path) -> None:
         assert (oracle.returncode, run.returncode) == (1, 1)
         assert sorted(run.stdout.split(b"\0")) == sorted(oracle.stdout.split(b"\0"))
         assert b"closed: open: Permission denied" in run.stderr
+        assert run.stderr.count(b"listed/inner") == oracle.stderr.count(b"listed/inner") == 1
         assert b"Traceback" not in run.stderr
     missing = pwalk("-n", "1", "nowhere", "open", cwd=area)
     assert (missing.returncode, missing.stdout) == (1, b"open\nopen/inner\n")

@@ -121,7 +121,8 @@ class Finder:
         result.count(counts.SKIPPED, found - told)
         if not inside or not self.enters(depth):
             return ()
-        return [row for row in inside if row not in items.pruned] if items.pruned else inside
+        closed = items.pruned | items.unseen
+        return [row for row in inside if row not in closed] if closed else inside
 
     def _learn(self, result: Result, place: Place, items: Items) -> Stepwise[Sequence[int]]:
         """What the directory does not tell of the types of some names; returns the rows that are there."""
