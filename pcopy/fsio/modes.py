@@ -74,11 +74,6 @@ def _action(operator: str, letters: str, affected: int) -> ModeChange:
     return ModeChange(operator, affected, value, affected & value if affected else value, if_any="X" in letters)
 
 
-def of_reference(mode: int) -> tuple[ModeChange, ...]:
-    """The very bits of another item."""
-    return (ModeChange("=", ALL, stat.S_IMODE(mode), ALL),)
-
-
 def changed(mode: int, actions: tuple[ModeChange, ...], umask: int) -> int:
     """The permission bits of an item that had the ``mode`` of a status."""
     is_directory, bits = stat.S_ISDIR(mode), stat.S_IMODE(mode)

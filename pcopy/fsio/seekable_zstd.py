@@ -138,16 +138,6 @@ def seek_table(frames: Sequence[Frame]) -> bytes:
     return _HEAD.pack(_TABLE, len(entries) + _END.size) + entries + _END.pack(len(frames), 0, _END_MAGIC)
 
 
-def read_at(descriptor: int, table: SeekTable, offset: int, length: int) -> bytes:
-    """``length`` bytes of the contents from ``offset`` on, fewer at their end; raises ``Problem``."""
-    joined = []
-    for number in table.frames_of(offset, length):
-        begin = table.contents_at[number]
-        frame = read_frame(descriptor, table, number)
-        joined.append(frame[max(offset - begin, 0) : offset + length - begin])
-    return b"".join(joined)
-
-
 def read_frame(descriptor: int, table: SeekTable, number: int) -> bytes:
     """The contents of one frame, which are as the table says; raises ``Problem``."""
     import zstandard

@@ -39,7 +39,6 @@ PATTERNS = ("raid0", "overstriped", "mdt", "composite", "self-extending", "mirro
 only; several components (PFL), which may extend themselves (SEL); mirrors (FLR); data in an archive (HSM); no layout
 yet; and one that could not be read or is not known here."""
 
-TABLES = ("layouts", "stripe_counts", "stripe_sizes", "patterns", "pools", "osts", "mdt", "mdts")
 Tables = dict[str, dict[Any, list[int]]]
 
 

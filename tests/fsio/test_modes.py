@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pcopy.fsio.modes import changed, of_reference, parse_mode
+from pcopy.fsio.modes import changed, parse_mode
 
 EXPRESSIONS = (
     *(
@@ -109,8 +109,3 @@ def test_what_is_no_mode(text: str, tmp_path: Path) -> None:
     assert subprocess.run(["chmod", "--", text, tmp_path / "file"], capture_output=True, check=False).returncode != 0
     with pytest.raises(ValueError, match=r".*"):
         parse_mode(text)
-
-
-def test_the_mode_of_a_reference(tmp_path: Path) -> None:
-    for mode in (0o6755, 0o1700):
-        assert changed(stat.S_IFDIR | 0o2000, of_reference(stat.S_IFREG | mode), 0o77) == mode

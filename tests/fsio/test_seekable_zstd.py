@@ -22,7 +22,6 @@ from pcopy.fsio.seekable_zstd import (
     Frame,
     SeekTable,
     compress_frame,
-    read_at,
     read_frame,
     read_frames,
     seek_table,
@@ -92,6 +91,16 @@ def test_zstd_reads_what_is_written(tmp_path: Path, size: int) -> None:
     assert "# Skippable Frames: 1\n" in listed, listed
     assert "Check: XXH64" in listed, listed
     assert f"({size} B)" in listed, listed
+
+
+def read_at(descriptor: int, table: SeekTable, offset: int, length: int) -> bytes:
+    """``length`` bytes of the contents from ``offset`` on, fewer at their end."""
+    joined = []
+    for number in table.frames_of(offset, length):
+        begin = table.contents_at[number]
+        frame = read_frame(descriptor, table, number)
+        joined.append(frame[max(offset - begin, 0) : offset + length - begin])
+    return b"".join(joined)
 
 
 def test_any_stretch_is_read_from_the_frames_that_hold_it(tmp_path: Path) -> None:
