@@ -165,7 +165,7 @@ class File(NamedTuple):
         found.add(self.place.path, [self.name], [self.bits | (CONTENT if differs else 0)], FILE)
 
 
-class OfFile(Kind):
+class OnBothSides(Kind):
     """What the kinds of tasks share that are about a file which both sides have."""
 
     place: Place
@@ -175,7 +175,7 @@ class OfFile(Kind):
         return self.place, self.name
 
 
-class CompareFile(OfFile, code=123, doing="comparing", is_note=False):
+class CompareFile(OnBothSides, code=123, doing="comparing", is_note=False):
     """A large file that both sides have, with this ``inode`` and ``other``, and of one ``size`` (bytes)."""
 
     bits: int
@@ -194,7 +194,7 @@ ComparisonId = tuple[int, int]
 """A file that is compared in parts: the rank that it belongs to, and a number."""
 
 
-class ComparisonOpened(OfFile, code=124, doing="waiting for the parts of", is_note=True):
+class ComparisonOpened(OnBothSides, code=124, doing="waiting for the parts of", is_note=True):
     """Tells the owner of a file that is compared how many parts to wait for."""
 
     bits: int
@@ -237,7 +237,7 @@ def read_both(
     return ReadBoth(parts[0] != parts[1], sum(size for size, _ in parts), 0, None)
 
 
-class ComparePart(OfFile, code=125, doing="comparing a part of", is_note=False):
+class ComparePart(OnBothSides, code=125, doing="comparing a part of", is_note=False):
     """The bytes from ``start`` to ``end`` of the file ``number``, which is of these versions."""
 
     version: Version
