@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
@@ -203,8 +202,8 @@ class ArchivePreparation(OfArchive):
                 frames.end(layout.end)
                 if options.sync:
                     archive.sync()
-            if options.resumes or time.monotonic() - rank.began > options.archive_interval:
-                rank.own(PieceRecords).remove()
+            if (records := rank.own(PieceRecords)).is_anything():  # each rank has a clock of its own
+                records.remove()
             status = archive.commit(name, 0o666 & ~options.umask)
             if options.sync:
                 sync_directory(rank.descriptors[0].target)
