@@ -91,6 +91,13 @@ OF_PVERIFY = Unknown(
         "--brief": "lines name what differs, and never how: leave it out",
         **dict.fromkeys(("-a", "--archive"), "write --compare all"),
         "--delete": "pverify changes nothing; --compare and --output only-b:FILE list what A lacks",
+        "--dry-run": "pverify changes nothing; leave it out",
+        "--errors": "errors go to standard error; write 2> FILE",
+        "--log": "differences go to standard output; write > FILE",
+        "-x": "write --exclude P",
+        "-X": "write --exclude-from FILE",
+        **dict.fromkeys(("-s", "--report-identical-files"), "write --compare LIST --output common:FILE"),
+        **dict.fromkeys(("-N", "--new-file"), "what one side lacks is told by default; leave it out"),
     },
 )
 
@@ -103,7 +110,10 @@ OF_PRM = Unknown(
     "prm",
     {
         "-d": "empty directories are removed by default; leave it out",
-        **dict.fromkeys(("-i", "-I", "--interactive"), "prm asks once; leave it out"),
+        **dict.fromkeys(("-i", "-I", "--interactive"), "prm asks once; leave it out; drm's -i LIST is --from LIST"),
+        "--input": "write --from LIST, as pwalk writes it",
+        **dict.fromkeys(("-l", "--lite", "--aggressive"), "prm has one way to remove; leave it out"),
+        "--match": "write --exclude P and --include P, patterns as in .gitignore",
         **_LISTS,
         "--one-file-system": "prm does that by default; leave it out",
         **dict.fromkeys(("--preserve-root", "--no-preserve-root"), "the root directory is never removed; leave it out"),
@@ -158,6 +168,7 @@ OF_PBCAST = Unknown(
         **dict.fromkeys(("-f", "--force"), "existing files are replaced by default; leave it out"),
         **dict.fromkeys(("-C", "--compress", "-z"), "nothing is compressed on the way; leave it out"),
         **dict.fromkeys(("-F", "--fanout", "-s", "--size", "-t"), "pbcast chooses that; leave it out"),
+        **dict.fromkeys(("--exclude", "--include"), "pbcast sends what is named; leave it out"),
     },
 )
 

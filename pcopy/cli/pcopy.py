@@ -315,9 +315,9 @@ def _add_everyday(parser: ArgumentParser, program: str) -> None:
     add("-u", "--update", dest="existing", action="store_const", const="newer", default=None,
         help="leave files alone that are as new as the source, or newer; the same as --existing newer")  # fmt: skip
     add("--existing", metavar="WHAT", type=taking(_policy), default=None,
-        help="when to replace files that are there: replace (always; default), changed (if size or time differ; "
-        "where only metadata do, these are set), newer (if the source is newer), skip (never), "
-        "fail (never; they count as failed)")  # fmt: skip
+        help="when to replace files that are there: replace (always), changed (if size or time differ; where only "
+        "metadata do, these are set), newer (if the source is newer), skip (never), fail (never; they count as "
+        f"failed); default: {'changed' if program == 'psync' else 'replace'}")  # fmt: skip
     add("--checksum", action="store_true",
         help="leave files alone whose contents are equal, whatever their times; replace others")  # fmt: skip
     add("--inplace", action="store_true", help="write over existing files instead of replacing them by new ones")

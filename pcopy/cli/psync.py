@@ -26,7 +26,7 @@ class Psync(Pcopy):
     description = """\
 Makes DST equal to SRC, with several processes at once: copies what is new or
 has changed, and then deletes from DST what SRC lacks. It is pcopy --mirror;
-all options of pcopy can be given but those that compress.
+all options of pcopy can be given but those that compress, and --files-from.
 
   SRC/     a directory with a trailing slash: DST is to be equal to it
   SRC      with -T the same; a single file replaces DST

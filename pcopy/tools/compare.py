@@ -169,7 +169,7 @@ class ComparePreparation(ReadPreparation):
             yield f"different: {', '.join(part for part in parts if not part.startswith('0 '))}"
         if self._unlisted:
             directories = counted(self._unlisted, "directory that differs is", "directories that differ are")
-            yield f"{directories} in no list: pcopy would take all that is in them"
+            yield f"{directories} in no list: pcopy --files-from would copy all that a listed directory holds"
         if ended.halted is None:
             items = counted(ended.totals.copied, "item", "items")
             read = f", {show_size(ended.totals.bytes)} read" if self._wanted & CONTENT else ""

@@ -52,7 +52,10 @@ INSTEAD = {
     **dict.fromkeys(("-depth", "-d"), "there is no order; --sort=path has one"),
     **dict.fromkeys(("-follow", "-lname", "-ilname", "-xtype"), "symbolic links are not followed, nor read"),
     **dict.fromkeys(("-daystart", "-used", "-fstype", "-context", "-quit"), "pwalk does not have it"),
-    **dict.fromkeys(("-readable", "-writable", "-executable"), "write -perm"),
+    **dict.fromkeys(
+        ("-readable", "-writable", "-executable"),
+        "pwalk does not try who may do that; -perm looks at mode bits alone, and not at owners, ACLs or mounts",
+    ),
 }
 """What find has and pwalk does not, and what is said of it."""
 

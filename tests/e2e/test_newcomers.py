@@ -99,6 +99,11 @@ MISTAKES = {
     ),
     "cp's -t": Mistake(["-t", "archive", "results"], "-t: write DST last"),
     "cp's -i": Mistake(["-i", "results", "archive"], "to keep what is there, write --existing skip"),
+    "pcopy's --errors": Mistake(["--errors", "x", "data", "new"], "--errors: errors go to standard error", "pverify"),
+    "drm's --lite": Mistake(["--lite", "data"], "--lite: prm has one way to remove", "prm"),
+    "filters where nothing is walked": Mistake(
+        ["--exclude", "x", "file", "archive"], "--exclude: pbcast sends what is named", "pbcast"
+    ),
     "make's -j": Mistake(["-j4", "results", "archive"], "write -n N"),
     "dcp's --progress": Mistake(["--progress", "10", "data", "new"], "write --progress-interval 10"),
     "standard output for errors": Mistake(["--errors", "-", "data", "new"], "--errors -: name a file; -vv shows"),

@@ -50,6 +50,18 @@ def test_it_says_its_own_name(trees: Path) -> None:
     assert b"usage: psync [options] SRC/ DST\n       psync --resume" in psync("--help").stdout
 
 
+@pytest.mark.parametrize(("program", "default"), [("psync", "changed"), ("pcopy", "replace")])
+def test_help_names_the_default_of_existing(trees: Path, program: str, default: str) -> None:
+    """What replaces makes a new file the second time."""
+    told = b" ".join(pcopy("--help", program=program).stdout.split())
+    assert f"count as failed); default: {default} --checksum".encode() in told
+    for _ in range(2):
+        assert pcopy(f"{trees}/a/", trees / "b", program=program).returncode == 0
+        if not (trees / "first").exists():
+            (trees / "first").hardlink_to(trees / "b/new")
+    assert (trees / "first").samefile(trees / "b/new") == (default == "changed")
+
+
 def test_it_names_only_what_was_typed() -> None:
     """Nor does it offer what it refuses."""
     for words in ("--compress zstd", "--decompress", "-avz", "--files-from list", "-u --files-from list", "other/"):

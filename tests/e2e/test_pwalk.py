@@ -362,6 +362,7 @@ REFUSED = {
     ("-perm", "8"): "-perm 8: an octal mode",
     ("-mtime", "x"): "-mtime x: a number",
     ("-type", "f", "-regex", "x"): "-regex: write -name",
+    ("-readable",): "-perm looks at mode bits alone",
     ("-output", "x"): "unknown test -output",
     ("--output", "x"): "x: its name says what it holds",
     ("--output", "nowhere/x.csv"): "nowhere/x.csv",
