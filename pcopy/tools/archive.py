@@ -266,7 +266,8 @@ class ArchivePreparation(OfArchive):
         yield from super().lines(ended, seconds, ranks)
         if self._there is not None:
             number, pieces = self._there
-            yield f"went on: {number:,} of {counted(pieces, 'piece', 'pieces')} of the archive were there"
+            of_all = f"{number:,} of {counted(pieces, 'piece', 'pieces')} of the archive"
+            yield f"went on: {of_all} were there, whole or in part"
 
 
 def _compression_of(path: bytes) -> str:

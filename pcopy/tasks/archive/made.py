@@ -123,17 +123,18 @@ class PieceRecords:
 
     def begin(self, pieces: Iterable[bytes]) -> tuple[int, int]:
         """On rank 0, before anything is written to an archive that an earlier run has left: what is recorded of
-        ``pieces`` is all that counts from now on. Returns how many are there, of how many. Raises ``Problem``."""
+        ``pieces`` is all that counts from now on. Returns of how many something is there, and how many
+        they are. Raises ``Problem``."""
         records, names = defaultdict[bytes, list[Record]](list), self._names()
         for name in names:
             for record in self._records(name):
                 records[record[0]].append(record)
-        kept, number, whole = list[Record](), 0, 0
+        kept, number, there = list[Record](), 0, 0
         for piece in pieces:
             number += 1
             found = records.pop(piece, [])
             kept += found
-            whole += any(not part for _, part, _ in found)
+            there += bool(found)
         try:
             temporary = self._kept + b".new"
             self.remove([temporary])
@@ -146,7 +147,7 @@ class PieceRecords:
         self._found = {(piece, part): digests for piece, part, digests in kept}
         if not kept:
             self._archive.end_at(0)
-        return whole, number
+        return there, number
 
     def remove(self, names: Iterable[bytes] | None = None) -> None:
         """Files of records; all by default. Raises ``Problem``."""
