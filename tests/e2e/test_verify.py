@@ -27,8 +27,7 @@ from tests.support.trees import random_tree
 from tests.support.users import NOBODY, is_root, require_root
 
 MIB = 1 << 20
-OPTIONS = ("--json", "--verify", "--chunk-size", "4M", "--checkpoint", "none")
-"""On a slow machine a checkpoint would sync before all is copied, and these runs stop at the first sync."""
+OPTIONS = ("--json", "--verify", "--chunk-size", "4M")
 
 UNSEEN = {"name-of-a-directory": {"linked"}, "names-swapped": {"hollow", "directory/inner"}}
 """What fails besides what pverify names: the other names of a hard link, and directories that are not those made."""
@@ -49,8 +48,20 @@ def failed_paths(errors: Path, *tops: Path) -> list[str]:
 def damaged(
     area: Path, damage: Callable[[Path], object], *options: Argument, ranks: int = 2, **others: Any
 ) -> tuple[Completed, dict[str, Any]]:
-    """Copies ``source`` to ``copy``, damages that before it is verified, and returns the run with its summary."""
-    arguments = (*OPTIONS, "--errors", area / "errors", *options, area / "source", area / "copy")
+    """Copies ``source`` to ``copy``, damages that before it is verified, and returns the run with its summary.
+
+    On a slow machine a checkpoint would sync before all is copied, and the run stops at the first sync: it has none.
+    """
+    arguments = (
+        *OPTIONS,
+        "--checkpoint",
+        "none",
+        "--errors",
+        area / "errors",
+        *options,
+        area / "source",
+        area / "copy",
+    )
     with held(area / "log", *arguments, ranks=ranks, **others) as run:
         damage(area / "copy")
         ended = run.go_on()
