@@ -100,7 +100,7 @@ SEEDS: dict[str, tuple[int, ...]] = {
     "stale_removed": (10, 1, 3),
     "sync_first": (2, 0, 3),
     "notes_held": (13, 8, 6),
-    "keys_kept": (2013, 1317, 1919),
+    "keys_kept": (1080, 1604),
     "records_synced": (40, 39, 44),
     "names_synced": (12, 3, 11),
     "synced_at_end": (102, 135, 183),
