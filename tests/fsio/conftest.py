@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fsio.kernel_bench import KERNELS, Making
+
 
 @pytest.fixture
 def directory(area: Path) -> Iterator[int]:
@@ -15,3 +17,9 @@ def directory(area: Path) -> Iterator[int]:
     descriptor = os.open(area, os.O_RDONLY | os.O_DIRECTORY)
     yield descriptor
     os.close(descriptor)
+
+
+@pytest.fixture(params=["c", "c-threads"])
+def making(request: pytest.FixtureRequest) -> Making:
+    """What makes a kernel in C, without threads and with some."""
+    return KERNELS[request.param]

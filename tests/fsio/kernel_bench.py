@@ -18,6 +18,8 @@ from pcopy.fsio.source import Version
 from tests.support import native
 from tests.support.fake_kernel import FakeKernel, LateKernel
 
+Making = Callable[[Settings], Kernel]
+
 
 def in_c(settings: Settings, threads: int = 0) -> Kernel:
     """The kernel in C; skips where it could not be built."""

@@ -14,18 +14,11 @@ import pytest
 
 from pcopy.fsio.kernel.columns import Code, pack_names
 from pcopy.fsio.kernel.directory_batches import CompareWithin, DoneWithin, SumsWithin
-from pcopy.fsio.kernel.interface import Kernel, Settings
+from pcopy.fsio.kernel.interface import Settings
 from pcopy.fsio.preserve import Preserve
 from pcopy.tasks.compare.properties import CONTENT, MODE, MTIME, OWNED, SIZE
-from tests.fsio.kernel_bench import KERNELS, done
+from tests.fsio.kernel_bench import Making, done
 from tests.support.users import require_root
-
-Making = Callable[[Settings], Kernel]
-
-
-@pytest.fixture(params=["c", "c-threads"])
-def making(request: pytest.FixtureRequest) -> Making:
-    return KERNELS[request.param]
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import os
 import socket
 import stat
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +14,14 @@ import pytest
 
 from pcopy.fsio.kernel.columns import COLUMNS, MODE, SIZE, Code, pack_names
 from pcopy.fsio.kernel.directory_batches import Look, Looked
-from pcopy.fsio.kernel.interface import Kernel, Settings
+from pcopy.fsio.kernel.interface import Settings
 from pcopy.fsio.preserve import Preserve
-from tests.fsio.kernel_bench import KERNELS, done
+from tests.fsio.kernel_bench import Making, done
 
 ALL = sum(bit for _, _, bit, _ in COLUMNS)
 LETTERS = {
     stat.S_IFREG: "f", stat.S_IFDIR: "d", stat.S_IFLNK: "l", stat.S_IFIFO: "p", stat.S_IFSOCK: "s", stat.S_IFCHR: "c"
 }  # fmt: skip
-
-Making = Callable[[Settings], Kernel]
-
-
-@pytest.fixture(params=["c", "c-threads"])
-def making(request: pytest.FixtureRequest) -> Making:
-    return KERNELS[request.param]
 
 
 @pytest.fixture

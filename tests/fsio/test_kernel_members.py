@@ -6,7 +6,6 @@ import io
 import os
 import subprocess
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,17 +13,11 @@ import pytest
 from pcopy.archive.headers import end_of_plain, plain_pax, plain_sizes
 from pcopy.fsio.kernel.columns import Code, pack_names
 from pcopy.fsio.kernel.directory_batches import MEMBER, Bare, Members
-from pcopy.fsio.kernel.interface import Kernel, Settings
+from pcopy.fsio.kernel.interface import Settings
 from pcopy.fsio.preserve import Preserve
-from tests.fsio.kernel_bench import KERNELS, done
+from tests.fsio.kernel_bench import Making, done
 
-Making = Callable[[Settings], Kernel]
 GUARD = b"\xaa" * 4096
-
-
-@pytest.fixture(params=["c", "c-threads"])
-def making(request: pytest.FixtureRequest) -> Making:
-    return KERNELS[request.param]
 
 
 @pytest.fixture

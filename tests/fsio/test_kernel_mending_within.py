@@ -6,7 +6,7 @@ import os
 import stat
 import subprocess
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,13 @@ import pytest
 
 from pcopy.fsio.kernel.columns import Code, pack_names
 from pcopy.fsio.kernel.directory_batches import DoneWithin, MendWithin, SumsWithin
-from pcopy.fsio.kernel.interface import Kernel, Settings
+from pcopy.fsio.kernel.interface import Settings
 from pcopy.fsio.preserve import Preserve, capable
-from tests.fsio.kernel_bench import KERNELS, done
+from tests.fsio.kernel_bench import Making, done
 from tests.support.users import NOBODY, as_user, require_root
-
-Making = Callable[[Settings], Kernel]
 
 MODES = array("H", [bits | 0o4 for bits in range(4096)])
 DIRECTORY_MODES = array("H", [bits | 0o5 for bits in range(4096)])
-
-
-@pytest.fixture(params=["c", "c-threads"])
-def making(request: pytest.FixtureRequest) -> Making:
-    return KERNELS[request.param]
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,10 @@ import pytest
 
 from pcopy.fsio.kernel.columns import Code, pack_names
 from pcopy.fsio.kernel.directory_batches import DoneWithin, RemoveWithin, SumsWithin
-from pcopy.fsio.kernel.interface import Kernel, Settings
+from pcopy.fsio.kernel.interface import Settings
 from pcopy.fsio.preserve import Preserve
-from tests.fsio.kernel_bench import KERNELS, done
+from tests.fsio.kernel_bench import Making, done
 from tests.support.users import require_root
-
-Making = Callable[[Settings], Kernel]
-
-
-@pytest.fixture(params=["c", "c-threads"])
-def making(request: pytest.FixtureRequest) -> Making:
-    return KERNELS[request.param]
 
 
 @pytest.fixture
