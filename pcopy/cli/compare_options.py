@@ -90,8 +90,10 @@ def _meant(word: str) -> str:
 def _list(text: str) -> tuple[str, bytes]:
     name, colon, file = text.partition(":")
     names = (*_CLASSES, *(_IN + word for word in _WORDS))
+    known = f"{', '.join(_CLASSES)} or {_IN}PROPERTY"
+    if not colon and name not in names:
+        raise ValueError(f"write CLASS:FILE, where CLASS is {known}")
     if name not in names:
-        known = f"{', '.join(_CLASSES)} or {_IN}PROPERTY"
         raise ValueError(f"'{shown(os.fsencode(name))}' is no class: {known}{named_nearest(name, names)}")
     if not colon or not file:
         raise ValueError(f"write {name}:FILE")

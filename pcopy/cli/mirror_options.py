@@ -43,8 +43,6 @@ def deletion_of(values: Namespace, paths: tuple[bytes, ...], program: str) -> di
         raise Refused(f"--mirror means --existing changed: leave out --existing {values.existing}, or write --delete")
     if delete and len(paths) > 2:
         raise Refused(f"{asked} takes one SRC: what one lacks another may have; mirror them one after the other")
-    if delete and values.files_from is not None and asked == program:
-        raise Refused(f"--files-from does not tell what SRC lacks, which {program} would delete: write pcopy for it")
     if delete and values.files_from is not None:
         raise Refused(f"{asked} cannot be given with --files-from, which does not tell what SRC lacks: leave one out")
     if values.backup == "":

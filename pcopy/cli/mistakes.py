@@ -76,6 +76,10 @@ OF_PSYNC = Unknown(
         **{option: said.replace("pcopy", "psync") for option, said in HABITS.items()},
         "-z": "psync does not compress for the way; leave it out; pcopy --compress zstd writes compressed files",
         "--compress": "psync makes trees equal; pcopy --compress zstd SRC DST writes compressed files",
+        **dict.fromkeys(
+            ("--files-from", "--from", "-0", "--from0", "--null"),
+            "a list does not tell what SRC lacks, which psync would delete; write pcopy --files-from LIST SRC DST",
+        ),
         "--decompress": "psync makes trees equal; pcopy --decompress SRC DST writes decompressed files",
     },
 )

@@ -52,19 +52,17 @@ if TYPE_CHECKING:
 _ALL = "all"
 _ARCHIVE = "pdPltgoDHAXS"  # letters that users of cp and rsync add, and that say what is the default here
 _DEFAULTS = Options()
-_OF_FILES = frozenset(
-    (
-        "errors",
-        "signature",
-        "manifest",
-        "metrics",
-        "report",
-        "log",
-        "config",
-        "exclude-from",
-        "files-from",
-        "checkpoint",
-    )
+_OF_FILES = (
+    "errors",
+    "signature",
+    "manifest",
+    "metrics",
+    "report",
+    "log",
+    "config",
+    "exclude-from",
+    "files-from",
+    "checkpoint",
 )
 
 
@@ -201,12 +199,7 @@ exit status:
     def add_options(self, parser: ArgumentParser) -> None:
         _add_everyday(parser, self.name)
         older = "only files that have not changed since; with --discard: jobs on which nobody has worked for so long"
-        add = add_filters(parser, done="copied", older=older).add_argument
-        add("--files-from", metavar="FILE", help="copy what FILE lists (-: standard input), a path below SRC on each "
-            "line, and the directories that lead there; a directory that is listed is copied whole")  # fmt: skip
-        add("-0", "--from0", dest="nul_separated", action="store_true",
-            help="paths in --files-from end with a NUL, as find -print0 writes them")  # fmt: skip
-        parser._has_negative_number_optionals.clear()  # for argparse, -1 would be no value any more
+        self.add_list(add_filters(parser, done="copied", older=older))
         add_mirror_options(parser)
         self.add_recoding(parser)
         _add_kept(parser)
@@ -215,6 +208,15 @@ exit status:
         add_told(parser, items=True)
         _add_tuning(parser)
         _add_lustre(parser)
+
+    def add_list(self, group: Any) -> None:
+        """Adds to a group of the parser what names a list of paths."""
+        add = group.add_argument
+        add("--files-from", metavar="FILE", help="copy what FILE lists (-: standard input), a path below SRC on each "
+            "line, and the directories that lead there; a directory that is listed is copied whole")  # fmt: skip
+        add("-0", "--from0", dest="nul_separated", action="store_true",
+            help="paths in --files-from end with a NUL, as find -print0 writes them")  # fmt: skip
+        group._has_negative_number_optionals.clear()  # for argparse, -1 would be no value any more
 
     def add_recoding(self, parser: ArgumentParser) -> None:
         add = parser.add_argument_group("compressing", "regular files are made anew, under another name").add_argument

@@ -5,8 +5,8 @@ Its jobs are those of pcopy: either goes on with what the other has begun.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pcopy.cli.job_options import BESIDE, USAGES
 from pcopy.cli.mistakes import OF_PSYNC
@@ -16,6 +16,7 @@ from pcopy.errors import Refused
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
+    from pcopy.cli.program import Words
     from pcopy.tools.arguments import CopyArguments
 
 
@@ -26,7 +27,8 @@ class Psync(Pcopy):
     description = """\
 Makes DST equal to SRC, with several processes at once: copies what is new or
 has changed, and then deletes from DST what SRC lacks. It is pcopy --mirror;
-all options of pcopy can be given but those that compress, and --files-from.
+all options of pcopy can be given but those that compress, and --files-from
+and -0.
 
   SRC/     a directory with a trailing slash: DST is to be equal to it
   SRC      with -T the same; a single file replaces DST
@@ -55,10 +57,18 @@ exit status:
                 values.delete = True
             else:
                 values.existing, values.mirror = None, True
+        return super().understand(values, paths, words)
+
+    def _made(self, said: Words, values: Namespace, make: Callable[[Any], Any] | None) -> Any:
         try:
-            return super().understand(values, paths, words)
+            return super()._made(said, values, make)
         except Refused as refused:
-            raise Refused(str(refused).replace("see pcopy --help", "see psync --help"), refused.status) from None
+            told = str(refused).replace("see pcopy --help", "see psync --help")
+            raise Refused(told.replace("pcopy reaches", "psync reaches"), refused.status) from None
+
+    def add_list(self, group: Any) -> None:
+        """A list does not tell what SRC lacks."""
+        group.set_defaults(files_from=None, nul_separated=False)
 
     def add_recoding(self, parser: ArgumentParser) -> None:
         """What is compressed has other names than in SRC."""

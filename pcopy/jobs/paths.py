@@ -33,6 +33,9 @@ _NODES = (
     (stat.S_ISSOCK, _SOCKET),
 )
 _DESCRIPTOR = rb"/proc/[0-9]+(/task/[0-9]+)?/fd/[0-9]+"
+_HOST = rb"([A-Za-z][A-Za-z0-9.-]*|[0-9]+(\.[0-9]+){3}|\[[0-9A-Fa-f:.]+\]):"
+"""How a name begins that is ``host:path`` to rsync and scp; ``10:30`` and ``2026-11-24T18:00`` are times."""
+
 _MOST_LINKS = 40  # the kernel follows no more
 
 
@@ -193,6 +196,8 @@ def _look_at_destination(path: bytes) -> _Destination:
         raise Refused(f"{shown(path)}: not a directory; {way}")
     if directory is None and name in {b".", b".."}:
         raise Refused(f"{shown(path)}: does not exist; make the directory first")
+    if entry is None and not parent and re.match(_HOST, name) and (advice := _on_another_host(path)):
+        raise Refused(f"{shown(path)}: does not exist; {advice}; {_as_a_name(path)}")
     return _Destination(path, slash, directory, entry, parent or b".", name)
 
 
@@ -200,7 +205,11 @@ def _refuse_elsewhere(path: bytes) -> None:
     """``user@host:path`` is a place on another host to rsync and scp, and would be a file of that name here."""
     user, at, _ = path.partition(b":")[0].partition(b"@")
     if user and at and (advice := _on_another_host(path)):
-        raise Refused(f"{shown(path)}: {advice}; for a file of that name write ./{shown(path)}")
+        raise Refused(f"{shown(path)}: {advice}; {_as_a_name(path)}")
+
+
+def _as_a_name(path: bytes) -> str:
+    return f"for a file of that name write ./{shown(path)}"
 
 
 def _on_another_host(path: bytes) -> str:

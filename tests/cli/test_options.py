@@ -262,6 +262,22 @@ def test_refused(argv: list[str], culprit: str) -> None:
     assert "--help" in text
 
 
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("x", "write CLASS:FILE, where CLASS is common, only-a, only-b, differ or differ-in-PROPERTY"),
+        ("", "write CLASS:FILE, where CLASS is"),
+        ("common", "write common:FILE"),
+        ("common:", "write common:FILE"),
+        ("common:lists/", "write common:FILE, with the name of a file"),
+        ("only:x", "'only' is no class: common, only-a, only-b, differ or differ-in-PROPERTY; the nearest is only-"),
+    ],
+)
+def test_a_list_that_pverify_writes_has_a_class_and_a_file(value: str, told: str) -> None:
+    said = refusals.refusal(partial(PVERIFY.parse, ["--compare", "all", "--output", value, "a", "b"]))
+    assert told in said and said.startswith("--output: ") and "\n" not in said
+
+
 def test_help_fits_and_names_every_option() -> None:
     text = early_answer(["-rh"])
     assert text is not None

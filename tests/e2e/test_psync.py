@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from pcopy.cli.psync import PSYNC
 from tests.support.command import Argument, Completed, pcopy, show
-from tests.support.oracle import differences
+from tests.support.oracle import changes, differences, snapshot
 from tests.support.refusals import refusal
 
 
@@ -69,6 +70,46 @@ def test_it_names_only_what_was_typed() -> None:
         assert "--mirror" not in told and "--delete" not in told
         assert "pcopy --compress zstd" in told or "compress zstd" not in words
     assert "--compress" not in PSYNC.parser().format_help()
+
+
+def test_it_offers_no_list_of_paths() -> None:
+    """Nor do the help, completion and the manual's page, all drawn from the parser, name it."""
+    help_text = PSYNC.parser().format_help()
+    assert not re.search(r"^ +(-0|--files-from|--from0)\b", help_text, re.MULTILINE)
+    for words in ("--files-from list", "--files-from=list", "-0", "--from0", "--from list"):
+        told = refusal(lambda: PSYNC.parse([*words.split(), "source/", "copy"]))  # noqa: B023
+        assert told.startswith(words[:2]) and "write pcopy --files-from LIST" in told and "\n" not in told
+
+
+def test_rsyncs_places_on_other_hosts_are_no_directories_of_this_one(trees: Path) -> None:
+    """rsync takes each of these for a place on a host, as its dry run by a program in the place of ssh shows."""
+    before = snapshot(trees)
+    shell = trees.parent / f"{trees.name}-ssh"
+    shell.write_text("#!/bin/sh\necho asked for host $1 >&2\nexit 7\n")
+    shell.chmod(0o755)
+    for target in ("host:mirror", "host:mirror/", "host:", "login1.site.org:x", "10.0.0.1:x", "ann@host:mirror"):
+        asked = subprocess.run(["rsync", "-n", "-e", shell, "a/", target], check=False, cwd=trees, capture_output=True)
+        assert b"asked for host" in asked.stderr, target
+        for program in ("psync", "pcopy"):
+            run = pcopy("a/", target, cwd=trees, program=program)
+            assert (run.returncode, run.stdout, run.stderr.count(b"\n")) == (2, b"", 1), show(run)
+            advice = f"{program} reaches no other hosts: use rsync, or mount the file system here"
+            assert f"{advice}; for a file of that name write ./{target}\n".encode() in run.stderr, show(run)
+            source = pcopy(target, "b", cwd=trees, program=program)
+            assert source.returncode == 2 and advice.encode() in source.stderr, show(source)
+    shell.unlink()
+    assert changes(before, snapshot(trees)) == []
+
+
+def test_what_is_there_or_is_meant_is_no_other_host(trees: Path) -> None:
+    assert psync("a/", "./host:mirror", cwd=trees).returncode == 0
+    (trees / "a/more").write_text("more")
+    assert psync("a/", "host:mirror", cwd=trees).returncode == 0
+    assert psync("host:mirror/", "host:mirror/below/../../b", cwd=trees).returncode == 2  # its directory is not there
+    assert psync("host:mirror/", "b", cwd=trees).returncode == 0
+    assert psync("a/", "2026-11-24T18:00", cwd=trees).returncode == 0
+    for copy in ("host:mirror", "b", "2026-11-24T18:00"):
+        assert differences(trees / "a", trees / copy) == []
 
 
 def test_other_policies_delete_all_the_same(trees: Path) -> None:
