@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from pcopy.errors import REFUSED, STOPPED, Refused
 from pcopy.jobs.spool import spool_in
 from pcopy.named import NamedTuple
-from pcopy.signature.replacing import replacing
 from pcopy.tasks.base.job import InFront, Sink
 from pcopy.text import shown
 from pcopy.walk.forms import FIELDS, Form, csv_head, first_line, form_of
@@ -106,6 +105,8 @@ class Outputs(InFront):
             self._outputs.append(_output(target, stream, fields))
 
     def _opened(self, path: bytes, umask: int | None, writer: str) -> BinaryIO:
+        from pcopy.signature.replacing import replacing
+
         try:
             return self._files.enter_context(replacing(path, umask, writer, unnamed=True))
         except OSError as error:

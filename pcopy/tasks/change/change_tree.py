@@ -7,7 +7,6 @@ all below it is done (``pcopy.tasks.listed.deepest_first``).
 from __future__ import annotations
 
 import os
-import time
 from array import array
 from collections.abc import Sequence
 from typing import Protocol
@@ -21,22 +20,14 @@ from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Divisible, Steps
-from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
+from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Result, Tried
-from pcopy.tasks.base.values import NOWHERE, Place, pack_numbers, unpack_numbers
+from pcopy.tasks.base.siblings import ToEnter, are_entered_at_once
+from pcopy.tasks.base.values import NOWHERE, Place, unpack_numbers
 from pcopy.tasks.change.intent import Intent
 from pcopy.tasks.listed.deepest_first import open_listed
 from pcopy.walk.listing import NAMES_AT_ONCE, Listing, NamesSpool, begin_list, spread, unpack_listed
 from pcopy.walk.visitor import Visitor, visit
-
-MOST = 64
-"""Directories of one task."""
-
-AT_ONCE = 16
-"""Directories that the kernel is given at a time."""
-
-LONG = 0.05
-"""Seconds after which a task leaves the rest to others."""
 
 MOUNTED = 0
 """In the place of an inode: something is mounted there, and is entered."""
@@ -85,48 +76,13 @@ class ChangeTree(Divisible, code=116, doing="changing", is_note=False):
         yield from tree.go_on()
 
 
-class _Tree:
-    """What one task changes, and the directories that it has found and not entered yet."""
-
-    def __init__(self, rank: Rank, result: Result) -> None:
-        self._rank = rank
-        self._result = result
-        self._left: list[tuple[Place, Sequence[bytes], Sequence[int]]] = []
-        """By the one around them; a task enters some at least, unless it has changed something else."""
-        self._until = time.monotonic() + LONG
-        self._has_begun = False
-
-    def add(self, place: Place, names: Sequence[bytes], inodes: Sequence[int]) -> None:
-        self._left.append((place, names, inodes))
-
-    def go_on(self) -> Steps:
-        """Enters what was found, as long as nobody else has need of it."""
-        left = self._left
-        while left and (not self._has_begun or self._is_ours()):
-            self._has_begun = True
-            place, names, inodes = left.pop()
-            number = AT_ONCE if len(names) > 1 and self._are_plain(place) else 1
-            if len(names) > number:
-                left.append((place, names[number:], inodes[number:]))
-            if number > 1:
-                yield from self._enter_all(place, names[:number], inodes[:number])
-            else:
-                yield from self._enter(place, names[0], inodes[0])
-        for each in left:
-            self._spawn(*each)
-
-    def _is_ours(self) -> bool:
-        rank = self._rank
-        return time.monotonic() < self._until and rank.stop_reason is None and rank.has_plenty()
+class _Tree(ToEnter):
+    """What one task changes, and where it goes on."""
 
     def _are_plain(self, around: Place) -> bool:
-        """Does the kernel change what is in several of the directories in this one? Where it has threads, each item may
-        be another one's."""
-        rank = self._rank
-        kernel = rank.kernel
-        if not (kernel.enters and kernel.works_here) or rank.throttle.is_on:
+        if not are_entered_at_once(self._rank) or self._rank.sources[around.root].mounted.concerns(around.path):
             return False
-        return self._visitor(around).changes_at_once and not rank.sources[around.root].mounted.concerns(around.path)
+        return self._visitor(around).changes_at_once
 
     def _enter_all(self, around: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Steps:
         """Enters some that lie beside each other; those that are no plain cases one by one."""
@@ -224,14 +180,8 @@ class _Tree:
         identity = NOWHERE if inode == MOUNTED else Identity(around.source_id.mount, inode)
         return Place(around.root, os.path.join(around.path, name), identity, NOWHERE, False, False)
 
-    def _spawn(self, place: Place, names: Sequence[bytes], inodes: Sequence[int]) -> None:
-        """Few directories make several tasks while other ranks have nothing to do."""
-        rank, number = self._rank, len(names)
-        size = MOST if rank.has_plenty() else max(1, min(MOST, -(-number // (2 * rank.size))))
-        for start in range(0, number, size):
-            part = slice(start, start + size)
-            task = ChangeTree(place, pack_names(names[part]), pack_numbers([*inodes[part]]))
-            self._result.spawn(task, task.items * SCAN_COST, expands=True)
+    def _task(self, around: Place, names: bytes, inodes: bytes) -> ChangeTree:
+        return ChangeTree(around, names, inodes)
 
 
 _DIRECTORY = ord("d")

@@ -32,6 +32,7 @@ from pcopy.tasks.base.kind import Divisible, Steps
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.selected import Selected
+from pcopy.tasks.base.siblings import AT_ONCE, LONG, are_entered_at_once, shares
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.compare.looking import Looking
 from pcopy.tasks.compare.properties import ACL, CONTENT, TELLS_COMMON, XATTR
@@ -41,12 +42,6 @@ from pcopy.walk.listing import NAMES_AT_ONCE, Listing, NamesSpool, begin_list, s
 
 IN_PLACE = 64
 """Names that are looked at by who has listed them. Of more, others may take some, unless they are soon looked at."""
-MOST = 64
-"""Directories of one task."""
-AT_ONCE = 16
-"""Directories that the kernel is given at a time."""
-LONG = 0.05
-"""Seconds after which a task leaves the rest to others."""
 MOST_MERGED = 1 << 17
 """Names of a directory, of both sides together, that one rank brings together: some 20 MB. Of more, those of the second
 side are asked for on the first once more."""
@@ -97,10 +92,9 @@ class _Some(NamedTuple):
 
 
 def _are_plain(rank: Rank, around: Place) -> bool:
-    """Does the kernel compare what is in several of the directories in this one? Where it has threads, each item may be
-    another one's."""
-    kernel, options = rank.kernel, rank.options
-    if not (kernel.enters and kernel.works_here) or rank.throttle.is_on or rank.own(Selected).anything:
+    """Does the kernel compare what is in several of the directories in this one?"""
+    options = rank.options
+    if not are_entered_at_once(rank) or rank.own(Selected).anything:
         return False
     if options.compare & (ACL | XATTR | TELLS_COMMON) or options.direct or options.drop_cache:
         return False
@@ -318,10 +312,9 @@ def compare_names(
 
 
 def _enter(rank: Rank, result: Result, place: Place, below: Sequence[tuple[bytes, int, int]]) -> None:
-    """Names and inodes of directories. Few of them make several tasks while other ranks have nothing to do."""
-    size = MOST if rank.has_plenty() else max(1, min(MOST, -(-len(below) // (2 * rank.size))))
-    for start in range(0, len(below), size):
-        names, *inodes = zip(*below[start : start + size], strict=True)
+    """Names and inodes of directories."""
+    for share in shares(rank, len(below)):
+        names, *inodes = zip(*below[share], strict=True)
         task = CompareDirs(place, pack_names(names), *(pack_numbers([*each]) for each in inodes))
         result.spawn(task, len(names) * SCAN_COST, expands=True)
     result.count(counts.UNSCANNED, len(below))

@@ -19,10 +19,10 @@ from pcopy.tasks.base.kind import Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.siblings import OfSiblings
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.directories.finish_dir import FinishDir
 from pcopy.tasks.directories.plain import open_plain
-from pcopy.tasks.directories.siblings import OfSiblings
 
 _ACTION = 2
 """Bits of a directory's state below its action."""

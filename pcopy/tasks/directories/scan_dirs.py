@@ -24,20 +24,13 @@ from pcopy.tasks.base.kind import Gone, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.siblings import AT_ONCE, LONG, OfSiblings, shares
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.directories.finish_dir import FinishDir
 from pcopy.tasks.directories.finish_dirs import Finishes
 from pcopy.tasks.directories.plain import in_common, open_plain
 from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames, may_be_entered, to_be_finished
-from pcopy.tasks.directories.siblings import OfSiblings
 from pcopy.walk.visitor import Found, hand_over
-
-MOST = 64
-"""Directories of one task."""
-AT_ONCE = 16
-"""Directories that the kernel is given at a time."""
-LONG = 0.05
-"""Seconds after which a task leaves the rest to others."""
 
 
 class ScanDirs(OfSiblings, code=8, doing="scanning", is_note=False):
@@ -190,11 +183,7 @@ def spawn_scan(result: Result, scan: ScanDirs) -> None:
 
 
 def spawn_scans(rank: Rank, result: Result, place: Place, names: Sequence[bytes], inodes: Sequence[int]) -> None:
-    """The directories ``names`` of ``place`` are to be scanned. Few of them make several tasks while other ranks have
-    nothing to do: else one would hold a whole tree."""
-    number = len(names)
-    size = MOST if rank.has_plenty() else max(1, min(MOST, -(-number // (2 * rank.size))))
-    for start in range(0, number, size):
-        end = start + size
-        spawn_scan(result, ScanDirs(place, pack_names(names[start:end]), pack_numbers([*inodes[start:end]])))
-    result.count(counts.UNSCANNED, number)
+    """The directories ``names`` of ``place`` are to be scanned."""
+    for share in shares(rank, len(names)):
+        spawn_scan(result, ScanDirs(place, pack_names(names[share]), pack_numbers([*inodes[share]])))
+    result.count(counts.UNSCANNED, len(names))

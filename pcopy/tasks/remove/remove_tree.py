@@ -36,6 +36,7 @@ from pcopy.tasks.base.kind import Note, OfPlace, Steps
 from pcopy.tasks.base.ledger import Awaited, Ledger
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.siblings import are_entered_at_once, shares
 from pcopy.tasks.base.values import NOWHERE, Place, pack_numbers, unpack_numbers
 from pcopy.tasks.directories.access import let_us_into
 from pcopy.tasks.remove.protected import without_protected
@@ -43,9 +44,6 @@ from pcopy.tasks.remove.removal_counts import RemovalCounts, only_looks
 from pcopy.tasks.remove.visitor import RemoveVisitor, problem_of, remove_batch
 from pcopy.walk.listing import NAMES_AT_ONCE, Listing, NamesSpool, begin_list, spread, unpack_listed
 from pcopy.walk.visitor import visit
-
-MOST = 64
-"""Directories of one task."""
 
 NOBODY = (-1, -1, -1)
 """A PATH of the command line: nobody waits for it."""
@@ -332,21 +330,16 @@ def _remove_names(
 
 
 def _go_at_once(rank: Rank, visitor: RemoveVisitor) -> bool:
-    """Does the kernel remove several directories in one call? Where it has threads, each item may be another one's."""
-    kernel = rank.kernel
-    if len(visitor.below) < 2 or not (kernel.enters and kernel.works_here) or rank.throttle.is_on:
+    """Does the kernel remove several directories in one call?"""
+    if len(visitor.below) < 2 or not are_entered_at_once(rank):
         return False
     return not (rank.options.delete or visitor.selected.anything)
 
 
 def _spawn_dirs(rank: Rank, result: Result, visitor: RemoveVisitor, part: _Part) -> None:
-    """Few directories make several tasks while other ranks have nothing to do."""
-    below = visitor.below
-    size = MOST if rank.has_plenty() else max(1, min(MOST, -(-len(below) // (2 * rank.size))))
-    starts = range(0, len(below), size)
-    awaited = rank.own(PartLedger).wait(part, len(starts), result, left=visitor.left)
-    for start in starts:
-        some = below[start : start + size]
+    parts = [visitor.below[share] for share in shares(rank, len(visitor.below))]
+    awaited = rank.own(PartLedger).wait(part, len(parts), result, left=visitor.left)
+    for some in parts:
         inodes = pack_numbers([each.source_id.inode for each in some])
         names = pack_names(os.path.basename(each.path) for each in some)
         result.spawn(RemoveDirs(part.place, awaited, names, inodes), len(some) * SCAN_COST, expands=True)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import time
 from array import array
 from collections.abc import Sequence
 
@@ -25,22 +24,14 @@ from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import mount_codes
 from pcopy.tasks.base.kind import Divisible, Kind, Steps
-from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
+from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Result, Tried
-from pcopy.tasks.base.values import NOWHERE, Place, pack_numbers, unpack_numbers
+from pcopy.tasks.base.siblings import ToEnter
+from pcopy.tasks.base.values import NOWHERE, Place, unpack_numbers
 from pcopy.tasks.walk.finder import Finder, count_kinds, depth_in, kind_of
 from pcopy.tasks.walk.tell_found import MOST_TOLD, Handover
 from pcopy.walk.listing import NAMES_AT_ONCE, NamesSpool, begin_list, spread, unpack_listed
 from pcopy.walk.matching import DIRECTORY, UNKNOWN, Items
-
-MOST = 64
-"""Directories of one task."""
-
-AT_ONCE = 16
-"""Directories that the kernel is given at a time."""
-
-LONG = 0.05
-"""Seconds after which a task leaves the rest to others."""
 
 _HERE = -100
 """A PATH of the command line starts from the working directory, as for ``openat``."""
@@ -117,45 +108,24 @@ class WalkNames(Divisible, code=102, doing="walking", is_note=False):
         yield from walk.go_on()
 
 
-class _Walk:
-    """What one task does, and what it has found and not entered yet."""
+class _Walk(ToEnter):
+    """What one task does, and where it goes on."""
 
     def __init__(self, rank: Rank, result: Result, telling: Handover) -> None:
-        self._rank = rank
-        self._result = result
+        super().__init__(rank, result)
         self._telling = telling
         self._finder = rank.own(Finder)
-        self._left: list[tuple[Place, Sequence[bytes], Sequence[int]]] = []
-        """Directories to be entered, by the one around them; a task enters one at least."""
-        self._until = time.monotonic() + LONG
-        self._has_begun = False
-
-    def add(self, place: Place, names: Sequence[bytes], inodes: Sequence[int]) -> None:
-        self._left.append((place, names, inodes))
 
     def go_on(self) -> Steps:
-        """Enters what was found, as long as nobody else has need of it; then tells of all of it."""
-        left = self._left
-        while left and (not self._has_begun or self._is_ours()):
-            place, names, inodes = left.pop()
-            number = AT_ONCE if len(names) > 1 and self._are_plain(place) else 1
-            if len(names) > number:
-                left.append((place, names[number:], inodes[number:]))
-            if number > 1:
-                yield from self._enter_all(place, names[:number], inodes[:number])
-            else:
-                yield from self._enter(place, names[0], inodes[0])
-        for each in left:
-            self._spawn(*each)
+        """Tells of all of it at last."""
+        yield from super().go_on()
         self._telling.tell(self._rank, self._result)
 
     def _is_ours(self) -> bool:
-        is_short = time.monotonic() < self._until and self._telling.size < MOST_TOLD
-        return is_short and self._rank.stop_reason is None and self._rank.has_plenty()
+        return self._telling.size < MOST_TOLD and super()._is_ours()
 
     def _are_plain(self, around: Place) -> bool:
-        """Is the kernel asked for several of the directories in this one? Where it has threads, each item that is
-        looked at may be another one's."""
+        """Where the kernel has threads, each item that is looked at may be another one's."""
         rank, finder = self._rank, self._finder
         kernel = rank.kernel
         if not kernel.enters or rank.throttle.is_on or finder.opens_items or rank.options.dereference:
@@ -165,7 +135,6 @@ class _Walk:
     def _enter_all(self, around: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Steps:
         """Enters some that lie beside each other; those that are no plain cases one by one."""
         result, finder = self._result, self._finder
-        self._has_begun = True
         found = yield from self._look_into(around, names, inodes)
         above, mount = around.path + b"/" if around.path else b"", around.source_id.mount
         tells_all, told = finder.tells_all(depth_in(around) + 1), list[bytes]()
@@ -222,7 +191,6 @@ class _Walk:
 
     def _enter(self, around: Place, name: bytes, inode: int) -> Steps:
         rank = self._rank
-        self._has_begun = True
         path = around.path + b"/" + name if around.path else name
         sources, below = rank.sources[around.root], around
         try:
@@ -294,14 +262,8 @@ class _Walk:
         self._result.count(counts.UNSCANNED, len(rows))
         self.add(place, [names[row] for row in rows], [inodes[row] for row in rows])
 
-    def _spawn(self, place: Place, names: Sequence[bytes], inodes: Sequence[int]) -> None:
-        """Few directories make several tasks while other ranks have nothing to do."""
-        rank, number = self._rank, len(names)
-        size = MOST if rank.has_plenty() else max(1, min(MOST, -(-number // (2 * rank.size))))
-        for start in range(0, number, size):
-            part = slice(start, start + size)
-            task = WalkDirs(place, pack_names(names[part]), pack_numbers([*inodes[part]]))
-            self._result.spawn(task, len(names[part]) * SCAN_COST, expands=True)
+    def _task(self, around: Place, names: bytes, inodes: bytes) -> WalkDirs:
+        return WalkDirs(around, names, inodes)
 
 
 def _unread(result: Result, place: Place, problem: Problem) -> None:
