@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from pcopy.engine.backlog import SpoolFactory
@@ -130,14 +130,17 @@ class NamesSpool:
                     yield self._spool.read(int.from_bytes(head, "big"))
 
 
-def spread(listing: Listing, spool: NamesSpool) -> Stepwise[int]:
-    """Puts all names into ``spool``, in batches (joined by slashes; ``unpack_listed``); returns their number.
+def spread(
+    listing: Listing, spool: NamesSpool, is_done: Callable[[Listed], bool] = lambda listed: False
+) -> Stepwise[int]:
+    """Puts all names into ``spool``, in batches (joined by slashes; ``unpack_listed``); returns their number. With some
+    of them ``is_done`` may have done all that there is to do: they are left out.
 
     Raises ``Problem``; then the names that were read before it are there.
     """
     number = 0
     while True:
-        if listing.number:
+        if listing.number and not is_done(listing.listed):
             spool.append(_pack_listed(listing.listed))
         number += listing.number
         yield None

@@ -1,19 +1,21 @@
-"""``Look``, which the kernel in C alone has: what is in directories that lie beside each other."""
+"""``Look`` and ``Paths``, which the kernel in C alone has: what is in directories that lie beside each other."""
 
 from __future__ import annotations
 
 import os
 import socket
 import stat
+import subprocess
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pcopy.fsio.kernel.columns import COLUMNS, MODE, SIZE, Code, pack_names
-from pcopy.fsio.kernel.directory_batches import Look, Looked
+from pcopy.fsio.kernel.directory_batches import Look, Looked, Paths, ToldWithin
 from pcopy.fsio.kernel.interface import Settings
 from pcopy.fsio.preserve import Preserve
 from tests.fsio.kernel_bench import Making, done
@@ -45,29 +47,36 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def looked(
+def told(
     making: Making,
     place: Path,
     names: Sequence[str],
     inodes: Sequence[int] | None = None,
     device: int | None = None,
+    *,
+    batch: type[Look | Paths] = Paths,
     **wanted: Any,
-) -> Looked:
-    """``wanted`` as in ``Look``."""
+) -> Any:
+    """What comes of a ``batch``; ``wanted`` as there."""
     kernel = making(Settings(Preserve(), 0o022))
     directory = os.open(place, os.O_RDONLY)
     before = len(os.listdir("/proc/self/fd"))
     numbers = array("Q", inodes or [os.stat(place / name).st_ino for name in names])
     at = os.stat(place).st_dev if device is None else device
     try:
-        result: Looked = done(
-            kernel, Look(directory, pack_names(map(os.fsencode, names)), numbers, at, **{"most": 100, **wanted})
+        result = done(
+            kernel, batch(directory, pack_names(map(os.fsencode, names)), numbers, at, **{"most": 100, **wanted})
         )
         assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         return result
     finally:
         kernel.close()
         os.close(directory)
+
+
+def looked(making: Making, place: Path, *which: Any, **wanted: Any) -> Looked:
+    result: Looked = told(making, place, *which, batch=Look, **wanted)
+    return result
 
 
 @pytest.mark.parametrize("mask", [0, ALL, SIZE, MODE])
@@ -98,14 +107,34 @@ def test_looks_at_the_types_that_are_wanted(making: Making, place: Path) -> None
     assert stat.S_ISLNK(modes[b"link"]) and not modes[b"file"] and not modes[b"inner"]
 
 
-def test_others_want_care(making: Making, place: Path) -> None:
+def test_tells_paths(making: Making, place: Path) -> None:
+    (place / "full" / "second").mkdir()
+    result: ToldWithin = told(making, place, ["full", "empty", "some"], above=b"up/on top/")
+    assert bytes(result.verdicts.codes) == bytes([Code.DONE] * 3)
+    find = ["find", "full", "empty", "some", "-mindepth", "1", "-printf", "up/on top/%p\\0%y\\0"]
+    words = subprocess.run(find, cwd=place, check=True, capture_output=True).stdout.split(b"\0")
+    paths, letters = words[:-1:2], b"".join(words[1::2])
+    assert sorted(result.text.split(b"\0")[:-1]) == sorted(paths)
+    others = len(letters) - sum(map(letters.count, b"fdl"))
+    assert result.sums[:4] == (letters.count(b"f"), letters.count(b"d"), letters.count(b"l"), others)
+    assert others >= 2 and [*result.left] == [0]
+    inside = dict(zip(result.left[0].names.split(b"/"), result.left[0].inodes, strict=True))
+    assert inside == {os.fsencode(name): os.stat(place / "full" / name).st_ino for name in ("inner", "second")}
+
+
+@pytest.mark.parametrize("batch", [Look, Paths])
+def test_others_want_care(making: Making, place: Path, batch: type[Look | Paths]) -> None:
     """Never through a link, never another directory than was found, none on another device, none with more names."""
     inode = os.stat(place / "full").st_ino
-    result = looked(making, place, ["leading", "file", "gone", "some", "empty"], [inode] * 4 + [inode + (1 << 40)])
+    ask: Callable[..., Any] = (
+        partial(told, making, place, batch=batch, above=b"") if batch is Paths else partial(looked, making, place)
+    )
+    result = ask(["leading", "file", "gone", "some", "empty"], [inode] * 4 + [inode + (1 << 40)])
     assert bytes(result.verdicts.codes) == bytes([Code.CARE] * 5)
-    assert result.found == {}
-    assert looked(making, place, ["full"], device=os.stat(place).st_dev + 1).verdicts.codes[0] == Code.CARE
-    assert [looked(making, place, ["some"], most=most).verdicts.codes[0] for most in (4, 5)] == [Code.CARE, Code.DONE]
+    assert (result.found if batch is Look else result.left) == {}
+    assert batch is Look or (result.text, sum(result.sums)) == (b"", 0)
+    assert ask(["full"], device=os.stat(place).st_dev + 1).verdicts.codes[0] == Code.CARE
+    assert [ask(["some"], most=most).verdicts.codes[0] for most in (4, 5)] == [Code.CARE, Code.DONE]
 
 
 def test_refuses_columns_of_another_length(making: Making, place: Path) -> None:

@@ -115,7 +115,10 @@ typedef struct {
     uint8_t *arena;
     pk_tree tree;
     pk_directory directories[MOST_ROWS];
+    pk_sums sums[MOST_ROWS];
 } batch;
+
+#define ABOVE "above/" /* of paths */
 
 static unsigned char contents[SMALL_FILE + 4096], other[SMALL_FILE + 4096];
 
@@ -207,6 +210,11 @@ static void prepare_tree(batch *batch, int source, int target, int kind, uint32_
     }
 }
 
+static int is_of_directories(int kind)
+{
+    return kind == PK_ENTER || kind == PK_FINISH || kind == PK_LOOK || kind == PK_PATHS;
+}
+
 /* Items in the source, perhaps some in the target; all columns. */
 static void prepare(batch *batch, int source, int target, uint32_t number, int kind, uint32_t rows, int digest)
 {
@@ -222,7 +230,7 @@ static void prepare(batch *batch, int source, int target, uint32_t number, int k
         else
             strcpy(batch->new_name[row], batch->name[row]);
         sprintf(temporary, ".t%u", number + row);
-        if ((kind == PK_ENTER || kind == PK_FINISH || kind == PK_LOOK) && below(10))
+        if (is_of_directories(kind) && below(10))
             make_directory(source, batch->name[row]);
         else
             make_item(source, batch->name[row]);
@@ -248,7 +256,7 @@ static void prepare(batch *batch, int source, int target, uint32_t number, int k
         }
         batch->offsets[row + 1] = batch->offsets[row] + (batch->size[row] < SMALL_FILE ? batch->size[row] : SMALL_FILE) + 1;
     }
-    if (kind == PK_ENTER || kind == PK_FINISH || kind == PK_LOOK)
+    if (is_of_directories(kind))
         prepare_tree(batch, source, target, kind, rows);
     const pk_columns given = {.inode = batch->inode, .size = batch->size, .device = batch->device, .mtime = batch->mtime,
                               .ctime = batch->ctime, .mode = batch->mode, .uid = batch->uid, .gid = batch->gid,
@@ -267,7 +275,9 @@ static void prepare(batch *batch, int source, int target, uint32_t number, int k
     in_c->directory = source;
     in_c->target = copies || kind == PK_ENTER ? target : source;
     in_c->tree = &batch->tree;
-    in_c->directories = kind == PK_ENTER || kind == PK_LOOK ? batch->directories : NULL;
+    in_c->directories = is_of_directories(kind) && kind != PK_FINISH ? batch->directories : NULL;
+    in_c->sums = batch->sums;
+    in_c->prefixes = ABOVE;
     in_c->umask = 022;
     in_c->names = batch->names;
     in_c->names_size = (size_t)(names - batch->names);

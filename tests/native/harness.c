@@ -116,6 +116,29 @@ static void check_looked(const batch *batch, int source, uint32_t row)
     closedir(stream);
 }
 
+/* Each path is one of an item, and all items have one. */
+static void check_paths(const batch *batch, int source, uint32_t row)
+{
+    const pk_directory *found = &batch->directories[row];
+    const pk_sums *sums = &batch->sums[row];
+    char above[300];
+    struct stat status;
+    uint64_t paths = 0;
+    if (batch->codes[row] != DONE)
+        return;
+    const int around = snprintf(above, sizeof above, "%s%s/", ABOVE, batch->name[row]), directory = openat(source, batch->name[row], O_RDONLY | O_DIRECTORY);
+    for (const char *path = found->text; path < found->text + found->text_size; path += strlen(path) + 1, paths++)
+        expect(!strncmp(path, above, (size_t)around) && !fstatat(directory, path + around, &status, AT_SYMLINK_NOFOLLOW), "row %u: %s", row, path);
+    expect(paths == sums->files + sums->directories + sums->links + sums->others, "row %u: %u paths", row, (unsigned)paths);
+    expect(found->left == sums->directories, "row %u: %u directories", row, found->left);
+    DIR *stream = fdopendir(directory);
+    expect(stream != NULL, "row %u: can't be looked at", row);
+    while (readdir(stream) != NULL)
+        paths--;
+    expect(paths + 2 == 0, "row %u: not all are told", row);
+    closedir(stream);
+}
+
 static void check_copy(const batch *batch, int source, int target, uint32_t row)
 {
     const int plan = batch->plans[row] & ~SYNC, code = batch->codes[row];
@@ -162,6 +185,8 @@ static void check(batch *batch, int source, int target)
         check_directory(batch, source, target, row);
     for (uint32_t row = 0; batch->in_c.kind == PK_LOOK && row < batch->in_c.rows; row++)
         check_looked(batch, source, row);
+    for (uint32_t row = 0; batch->in_c.kind == PK_PATHS && row < batch->in_c.rows; row++)
+        check_paths(batch, source, row);
     pk_release(&batch->in_c);
     for (uint32_t row = 0; row < batch->in_c.rows; row++) {
         const int code = batch->codes[row];
@@ -291,9 +316,9 @@ static void round_of(int place, uint32_t round)
     expect(!pthread_create(&looking, NULL, look, kernel), "thread");
     for (uint32_t each = 0, rows; each < number; each++) {
         static const int kinds[] = {PK_COPY, PK_COPY, PK_COPY, PK_STAT, PK_REMOVE, PK_ENTER, PK_FINISH, PK_SYNC,
-                                    PK_LOOK, PK_READ};
+                                    PK_LOOK, PK_PATHS, PK_READ};
         rows = 1 + below(MOST_ROWS);
-        prepare(&batches[each], source, target, each * MOST_ROWS, kinds[below(algorithm ? 10 : 9)], rows, algorithm != 0);
+        prepare(&batches[each], source, target, each * MOST_ROWS, kinds[below(algorithm ? 11 : 10)], rows, algorithm != 0);
     }
     list_all(source);
     if (below(2))

@@ -152,6 +152,26 @@ class DoneWithin(Judged):
     left: dict[int, LeftWithin]
 
 
+class ToldWithin(DoneWithin):
+    """``left`` are the directories in those that are ``DONE``; ``text`` has the paths of all, each with a zero at its
+    end."""
+
+    text: bytes = b""
+
+
+class Paths(OfNames[ToldWithin]):
+    """Opens the directories ``names`` of ``directory``, which have these ``inodes`` and lie on ``device``, lists them,
+    and tells the paths of what is in them, which begin with ``above`` (with a slash at its end).
+
+    Directories with more than ``most`` names, of 1023 at most, want ``CARE``.
+    """
+
+    inodes: array[int]
+    device: int
+    most: int
+    above: bytes
+
+
 class MendWithin(OfNames[DoneWithin]):
     """Opens the directories ``names`` of ``directory``, which have these ``inodes`` and lie on ``device``, and changes
     all that is in them as ``MendPlain`` does; directories get bits from ``directory_modes``.

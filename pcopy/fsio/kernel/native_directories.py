@@ -35,9 +35,11 @@ from pcopy.fsio.kernel.directory_batches import (
     Look,
     Looked,
     MendWithin,
+    Paths,
     RemoveWithin,
     Sibling,
     SumsWithin,
+    ToldWithin,
     Within,
 )
 from pcopy.fsio.kernel.interface import Settings
@@ -143,9 +145,11 @@ class LookInC(InC):
 class WithinInC(InC):
     """Something is done in directories. Rows that C defers want care."""
 
-    def __init__(self, kind: int, batch: MendWithin | CompareWithin | RemoveWithin) -> None:
+    def __init__(
+        self, kind: int, batch: MendWithin | CompareWithin | RemoveWithin | Paths, done: DoneWithin | None = None
+    ) -> None:
         number = len(batch)
-        self._done = DoneWithin(Verdicts(number), SumsWithin(), {})
+        self._done = done or DoneWithin(Verdicts(number), SumsWithin(), {})
         super().__init__(kind, batch, self._done, _none)
         self._tree: Any = _ffi.new("pk_tree *")
         self._directories: Any = _ffi.new("pk_directory[]", number)
@@ -208,6 +212,22 @@ class RemoveWithinInC(WithinInC):
         self._tree.source_device = batch.device
 
 
+class PathsInC(WithinInC):
+    def __init__(self, batch: Paths) -> None:
+        self._told = ToldWithin(Verdicts(len(batch)), SumsWithin(), {})
+        super().__init__(_lib.PK_PATHS, batch, self._told)
+        self._tree.source_device = batch.device
+        self._above = _ffi.new("char[]", batch.above)
+        self.batch.prefixes = self._above
+
+    def finish(self) -> None:
+        super().finish()
+        directories = self._directories
+        told = (directories[row] for row, code in enumerate(self._done.verdicts.codes) if code == Code.DONE)
+        texts = [_ffi.buffer(each.text, size)[:] for each in told if (size := each.text_size)]
+        self._told.text = b"".join(texts)
+
+
 class FinishInC(DirectoriesInC):
     def __init__(self, settings: Settings, batch: Finish) -> None:
         super().__init__(_lib.PK_FINISH, settings, batch, Judged(Verdicts(len(batch))), batch.directory)
@@ -246,6 +266,7 @@ def directories_in_c(settings: Settings, batch: Batch[Any]) -> InC | None:
 
 _WITHOUT_SETTINGS: dict[type[Batch[Any]], Callable[[Any], InC]] = {
     Look: LookInC,
+    Paths: PathsInC,
     MendWithin: MendWithinInC,
     CompareWithin: CompareWithinInC,
     RemoveWithin: RemoveWithinInC,

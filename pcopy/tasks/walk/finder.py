@@ -9,6 +9,7 @@ from itertools import compress
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.kernel.batches import Stat
 from pcopy.fsio.kernel.columns import MODE, MTIME, SIZE, Code, Rows, Verdicts, pack_names
+from pcopy.fsio.kernel.directory_batches import SumsWithin
 from pcopy.fsio.kernel.interface import waited
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.rank import Rank
@@ -88,11 +89,22 @@ class Finder:
         """Are paths alone told, of all that is found in this depth? Then ``tell_all_in`` does it."""
         return bool(self._ends) and depth >= self.wish.least_depth
 
-    def tell_all_in(self, place: Place, names: bytes, telling: Handover) -> None:
-        """Tells of all names (joined by slashes) of a directory; they are to be counted."""
+    def tell_all_in(self, result: Result, place: Place, names: bytes, kinds: bytes, telling: Handover) -> None:
+        """Tells of all names (joined by slashes) of a directory, of these types."""
         above = self.above(place)
         for number, end in enumerate(self._ends):
             telling.write(number, above + names.replace(b"/", end + above) + end)
+        result.count(counts.FOUND, len(kinds))
+        count_kinds(result, kinds)
+
+    def tell_paths(self, result: Result, text: bytes, sums: SumsWithin, telling: Handover) -> None:
+        """As ``tell_all_in``, of several directories: paths, each with a zero at its end."""
+        for number, end in enumerate(self._ends):
+            telling.write(number, text.replace(b"\0", end))
+        told = sums.files, sums.directories, sums.links, sums.others
+        result.count(counts.FOUND, sum(told))
+        for counter, some in zip((*_COUNTERS.values(), counts.SPECIAL), told, strict=True):
+            result.count(counter, some)
 
     def look(
         self,

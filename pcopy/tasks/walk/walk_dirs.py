@@ -14,11 +14,13 @@ import os
 import stat
 from array import array
 from collections.abc import Sequence
+from functools import partial
 
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.columns import Rows, pack_names, unpack_names
-from pcopy.fsio.kernel.directory_batches import Look, Within
+from pcopy.fsio.kernel.batches import Listed
+from pcopy.fsio.kernel.columns import Code, Rows, pack_names, unpack_names
+from pcopy.fsio.kernel.directory_batches import Look, Paths, Within
 from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
@@ -28,10 +30,13 @@ from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.base.siblings import ToEnter
 from pcopy.tasks.base.values import NOWHERE, Place, unpack_numbers
-from pcopy.tasks.walk.finder import Finder, count_kinds, depth_in, kind_of
+from pcopy.tasks.walk.finder import Finder, depth_in, kind_of
 from pcopy.tasks.walk.tell_found import MOST_TOLD, Handover
 from pcopy.walk.listing import NAMES_AT_ONCE, NamesSpool, begin_list, spread, unpack_listed
 from pcopy.walk.matching import DIRECTORY, UNKNOWN, Items
+
+MOST_PATHS = 1000
+"""Names of a directory that is entered together with others where paths alone are told."""
 
 _HERE = -100
 """A PATH of the command line starts from the working directory, as for ``openat``."""
@@ -134,23 +139,40 @@ class _Walk(ToEnter):
 
     def _enter_all(self, around: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Steps:
         """Enters some that lie beside each other; those that are no plain cases one by one."""
-        result, finder = self._result, self._finder
+        if self._finder.tells_all(depth_in(around) + 1):
+            yield from self._tell_paths(around, names, inodes)
+            return
         found = yield from self._look_into(around, names, inodes)
-        above, mount = around.path + b"/" if around.path else b"", around.source_id.mount
-        tells_all, told = finder.tells_all(depth_in(around) + 1), list[bytes]()
         for name, inode, within in zip(names, inodes, found, strict=True):
             if within is None:
                 yield from self._enter(around, name, inode)
-                continue
-            place = Place(around.root, above + name, Identity(mount, inode), NOWHERE, False, False)
-            result.count(counts.UNSCANNED, -1)
-            if tells_all and UNKNOWN not in within.kinds:
-                self._tell_all(place, within.names, within.kinds, within.inodes)
-                told.append(within.kinds)
             else:
-                yield from self._tell(place, within)
-        if tells_all:
-            self._count(b"".join(told))
+                self._result.count(counts.UNSCANNED, -1)
+                yield from self._tell(_below(around, name, inode), within)
+
+    def _tell_paths(self, around: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Steps:
+        """As ``_enter_all``, where paths alone are told, and all of them."""
+        rank, result, finder = self._rank, self._result, self._finder
+        try:
+            directory, device = rank.open_source(around), rank.source_device(around) or 0
+        except Problem:  # which each tells by itself
+            for name, inode in zip(names, inodes, strict=True):
+                yield from self._enter(around, name, inode)
+            return
+        batch = Paths(directory, pack_names(names), array("Q", inodes), device, MOST_PATHS, finder.above(around))
+        told = yield from waited(rank.kernel, rank.kernel.submit(batch))
+        finder.tell_paths(result, told.text, told.sums, self._telling)
+        enters = finder.enters(depth_in(around) + 1)
+        for row, code in enumerate(told.verdicts.codes):
+            if code != Code.DONE:
+                yield from self._enter(around, names[row], inodes[row])
+                continue
+            result.count(counts.UNSCANNED, -1)
+            left = told.left.get(row)
+            if left is not None and enters:
+                inside = unpack_names(left.names)
+                result.count(counts.UNSCANNED, len(inside))
+                self.add(_below(around, names[row], inodes[row]), inside, left.inodes)
 
     def _look_into(
         self, around: Place, names: Sequence[bytes], inodes: Sequence[int]
@@ -158,10 +180,9 @@ class _Walk(ToEnter):
         """What is in each of these directories; None if that wants care."""
         rank = self._rank
         try:
-            directory = rank.open_source(around)
+            directory, device = rank.open_source(around), rank.source_device(around) or 0
         except Problem:  # which each tells by itself
             return [None] * len(names)
-        device = rank.source_device(around) or 0
         seen = self._finder.seen_at_once
         batch = Look(directory, pack_names(names), array("Q", inodes), device, NAMES_AT_ONCE - 1, *seen)
         looked = yield from waited(rank.kernel, rank.kernel.submit(batch))
@@ -169,16 +190,9 @@ class _Walk(ToEnter):
 
     def _tell_all(self, place: Place, packed: bytes, kinds: bytes, inodes: Sequence[int]) -> None:
         """Paths alone are told, and all of them."""
-        if not kinds:
-            return
-        self._finder.tell_all_in(place, packed, self._telling)
+        self._finder.tell_all_in(self._result, place, packed, kinds, self._telling)
         if DIRECTORY in kinds and self._finder.enters(depth_in(place)):
             self._go_into(place, packed, inodes, [row for row, kind in enumerate(kinds) if kind == DIRECTORY])
-
-    def _count(self, kinds: bytes) -> None:
-        """Items of these types are told, which were found."""
-        self._result.count(counts.FOUND, len(kinds))
-        count_kinds(self._result, kinds)
 
     def _tell(self, place: Place, within: Within) -> Steps:
         if within.names:
@@ -222,7 +236,7 @@ class _Walk(ToEnter):
             if listing.is_large:
                 spool = NamesSpool(rank.open_spool)
                 try:
-                    number = yield from spread(listing, spool)
+                    number = yield from spread(listing, spool, partial(self._is_told, place))
                 finally:
                     tasks = (WalkNames(place, *unpack_listed(each)) for each in spool)
                     result.spawn_each(tasks, NAMES_AT_ONCE * CALL_COST, expands=True)
@@ -234,6 +248,14 @@ class _Walk(ToEnter):
             _unread(result, place, problem)
             return
         self._finder.listed(place, number)
+
+    def _is_told(self, place: Place, listed: Listed) -> bool:
+        """Tells of some names of a large directory, if nothing else has to be known of them, as long as that is no more
+        than a task should tell."""
+        if self._telling.size >= MOST_TOLD or not self._finder.tells_all(depth_in(place)) or UNKNOWN in listed.kinds:
+            return False
+        self._tell_all(place, listed.names, listed.kinds, listed.inodes)
+        return True
 
     def look(
         self,
@@ -250,7 +272,6 @@ class _Walk(ToEnter):
             yield from self._rank.throttle.spend(operations=len(kinds))
         if self._finder.tells_all(depth_in(place)) and UNKNOWN not in kinds:
             self._tell_all(place, packed, kinds, inodes)
-            self._count(kinds)
             return
         rows = yield from self._finder.look(self._result, place, directory, packed, kinds, self._telling, seen)
         if rows:
@@ -264,6 +285,12 @@ class _Walk(ToEnter):
 
     def _task(self, around: Place, names: bytes, inodes: bytes) -> WalkDirs:
         return WalkDirs(around, names, inodes)
+
+
+def _below(around: Place, name: bytes, inode: int) -> Place:
+    """A directory on the same mount."""
+    path = around.path + b"/" + name if around.path else name
+    return Place(around.root, path, Identity(around.source_id.mount, inode), NOWHERE, False, False)
 
 
 def _unread(result: Result, place: Place, problem: Problem) -> None:

@@ -26,6 +26,7 @@ static const struct {
     [PK_COMPARE_WITHIN] = {pk_compare_within_row, LOOKS},
     [PK_MAKE] = {pk_make_row, NAMES},
     [PK_REMOVE_WITHIN] = {pk_remove_within_row, NAMES},
+    [PK_PATHS] = {pk_paths_row, LOOKS},
 };
 
 pk_row pk_row_of(const pk_batch *batch)

@@ -9,8 +9,6 @@
 
 #define DEFAULT_ACL "system.posix_acl_default"
 
-#define DEVICE_BIT (1u << 20) /* pcopy.fsio.kernel.columns.DEVICE */
-
 /* Has it no attribute that matters? What a target may hand down to what is made in it matters always. */
 static int is_bare(pk_worker *worker, int directory, int is_target)
 {
@@ -165,106 +163,6 @@ int pk_enter_row(pk_worker *worker, pk_batch *batch, uint32_t row)
         close(target);
     close(source);
     return is_plain ? DONE : found->is_made ? ANEW : PK_DEFERRED;
-}
-
-/* The part of a block that a column takes, if it is wanted. */
-static void *part(char **at, size_t size, uint32_t is_wanted)
-{
-    char *begin = *at;
-    if (!is_wanted)
-        return NULL;
-    *at += size;
-    return begin;
-}
-
-/* Room for what is told of a directory; -1: there is no memory. What nobody looks at is zero. */
-static int make_room(pk_directory *found, uint32_t mask)
-{
-    const size_t rows = found->left, narrow = rows * sizeof(uint32_t), wide = rows * sizeof(uint64_t);
-    pk_columns *to = &found->rows;
-    char *at = calloc(1, wide + (mask ? 7 * wide + 4 * narrow : 0) + rows + found->names_size);
-    found->block = at;
-    if (at == NULL)
-        return -1;
-    found->inodes = part(&at, wide, 1);
-    to->atime = part(&at, wide, mask & STATX_ATIME);
-    to->mtime = part(&at, wide, mask & STATX_MTIME);
-    to->ctime = part(&at, wide, mask & STATX_CTIME);
-    to->inode = part(&at, wide, mask & STATX_INO);
-    to->size = part(&at, wide, mask & STATX_SIZE);
-    to->device = part(&at, wide, mask & DEVICE_BIT);
-    to->blocks = part(&at, wide, mask & STATX_BLOCKS);
-    to->mode = part(&at, narrow, mask & (STATX_MODE | STATX_TYPE));
-    to->uid = part(&at, narrow, mask & STATX_UID);
-    to->gid = part(&at, narrow, mask & STATX_GID);
-    to->links = part(&at, narrow, mask & STATX_NLINK);
-    found->kinds = part(&at, rows, 1);
-    found->names = at;
-    return 0;
-}
-
-static uint8_t letter_of(uint32_t mode)
-{
-    switch (mode & S_IFMT) {
-    case S_IFREG: return 'f';
-    case S_IFDIR: return 'd';
-    case S_IFLNK: return 'l';
-    case S_IFIFO: return 'p';
-    case S_IFSOCK: return 's';
-    case S_IFCHR: return 'c';
-    case S_IFBLK: return 'b';
-    default: return '?';
-    }
-}
-
-/* What is in an open directory, and what of that is wanted; -1: it is no plain case. */
-static int tell_all(pk_worker *worker, pk_batch *batch, uint32_t row, int directory)
-{
-    const pk_tree *tree = batch->tree;
-    pk_directory *found = &batch->directories[row];
-    char *name = (char *)worker->buffer;
-    pk_all all;
-    if (!pk_is_directory(worker, directory, batch->given.inode[row], tree->source_device))
-        return -1;
-    const int number = pk_list_all(worker, directory, name, PIECE, tree->most, &all);
-    if (number < 0)
-        return -1;
-    found->left = (uint32_t)number;
-    found->names_size = strlen(name);
-    if (number == 0)
-        return 0;
-    if (make_room(found, tree->mask))
-        return -1;
-    memcpy(found->names, name, found->names_size);
-    memcpy(found->kinds, all.kinds, (size_t)number);
-    memcpy(found->inodes, all.inodes, (size_t)number * sizeof *all.inodes);
-    if (!tree->mask && memchr(all.kinds, '?', (size_t)number) == NULL)
-        return 0;
-    for (uint32_t each = 0; each < found->left; each++) {
-        char *const next = cut_off(name);
-        const uint8_t kind = all.kinds[each];
-        const int is_wanted = tree->mask && (!tree->kinds[0] || strchr(tree->kinds, kind));
-        uint32_t mode;
-        if (is_wanted || kind == '?') {
-            doing(worker, OP_STAT);
-            if (pk_look_at(directory, name, AT_SYMLINK_NOFOLLOW, &found->rows, each, &mode))
-                return -1;
-            if (kind == '?')
-                found->kinds[each] = letter_of(mode);
-        }
-        name = next;
-    }
-    return 0;
-}
-
-int pk_look_row(pk_worker *worker, pk_batch *batch, uint32_t row)
-{
-    const int directory = pk_open_whole(worker, batch->directory, batch->work->name[row]);
-    if (directory < 0)
-        return PK_DEFERRED;
-    const int is_plain = !tell_all(worker, batch, row, directory);
-    close(directory);
-    return is_plain ? DONE : PK_DEFERRED;
 }
 
 int pk_sync_row(pk_worker *worker, pk_batch *batch, uint32_t row)

@@ -23,6 +23,7 @@
 #define PK_COMPARE_WITHIN 16
 #define PK_MAKE 17
 #define PK_REMOVE_WITHIN 18
+#define PK_PATHS 19
 
 /* Flags of batches. */
 #define PK_FOLLOW 1     /* a name on the source's side may be a symbolic link */
@@ -119,11 +120,14 @@ typedef struct {
                            * PK_COMPARE_WITHIN: d for a directory that is done, and is to be entered, ? for what takes
                            * care, c for files that differ in their contents alone */
     uint64_t *inodes;     /* and inodes, as the directory tells them */
+    char *text;           /* of PK_PATHS: the paths of all, each ended by a zero; names are those of directories */
+    size_t text_size;
     void *block;
 } pk_directory;
 
 /* What is in a directory and as it should be, how much of that was changed, and the bytes of its files. Of
- * PK_COMPARE_WITHIN: what is on both sides, and the bytes that were read. Of PK_REMOVE_WITHIN: what has gone. */
+ * PK_COMPARE_WITHIN: what is on both sides, and the bytes that were read. Of PK_REMOVE_WITHIN: what has gone. Of
+ * PK_PATHS: what there is, without bytes. */
 typedef struct {
     uint64_t files, directories, links, others, bytes, changed;
 } pk_sums;
@@ -168,7 +172,8 @@ typedef struct pk_batch {
                               * the member, up to the next offset */
     const uint16_t *modes; /* what becomes of the permission bits of what is no directory, for each of 4096 */
     const uint16_t *directory_modes; /* and of directories, for PK_MEND_WITHIN */
-    pk_sums *sums;         /* of PK_MEND_WITHIN, PK_COMPARE_WITHIN and PK_REMOVE_WITHIN: one for each row, zeros at first */
+    pk_sums *sums;         /* of PK_PATHS, PK_MEND_WITHIN, PK_COMPARE_WITHIN and PK_REMOVE_WITHIN: one for each row, zeros
+                            * at first */
     uint32_t uid, gid;     /* what all rows get; 0xffffffff: as it is */
     const int32_t *synced; /* open directories, one for each row */
     const pk_owner *owners;
@@ -176,7 +181,7 @@ typedef struct pk_batch {
     const pk_member *members;
     const pk_place *places;
     const uint32_t *place; /* of each row */
-    const char *prefixes;
+    const char *prefixes;  /* of PK_PATHS: the path of the directory, with a slash and a zero at its end */
     const uint8_t *pax;    /* the block before a record of nothing but a time */
     int at_once;          /* rows that may change the target directory at a time; 0: any number */
     /* The kernel's own. */
