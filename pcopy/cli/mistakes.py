@@ -196,7 +196,6 @@ OF_PTAR = Unknown(
     {
         **dict.fromkeys(("-r", "--append", "-u", "--update", "-A"), "ptar makes archives anew; use tar"),
         **dict.fromkeys(("-j", "--bzip2", "-J", "--xz", "--lzma", "-Z"), "use tar, which starts that program"),
-        **dict.fromkeys(("-T", "--files-from"), "name the paths, or write --exclude and --include"),
         **dict.fromkeys(("-X",), "write --exclude-from FILE"),
         **dict.fromkeys(("-d", "--diff", "--compare"), "unpack it, and compare with pverify A B"),
         **dict.fromkeys(("-k", "--keep-old-files", "--skip-old-files"), "what is there is replaced; unpack elsewhere"),
@@ -209,7 +208,8 @@ OF_PTAR = Unknown(
         **dict.fromkeys(("--owner", "--group", "--mode"), "members are as the files are; use tar"),
         **dict.fromkeys(("--transform", "--xform", "-s"), "names stay, but for --strip-components N; use tar"),
         "--remove-files": "ptar removes nothing: compare with pverify first, then prm",
-        "--from": "name the paths, or write --exclude and --include",
+        "--from": "write -T LIST",
+        "--from0": "write --null, beside -T LIST",
     },
 )
 
@@ -230,8 +230,6 @@ OF_PWALK = Unknown(
     },
 )
 
-_RANKS = "n"  # what follows this letter is its value
-
 
 def refuse_unknown(asked: Unknown, others: Sequence[str], known: Collection[str]) -> None:
     """Raises ``Refused`` for the first option among ``others``, what argparse has not understood."""
@@ -240,11 +238,12 @@ def refuse_unknown(asked: Unknown, others: Sequence[str], known: Collection[str]
             raise _unknown_option(asked, word, known)
 
 
-def refuse_letters(asked: Unknown, words: Sequence[str], flags: str) -> None:
-    """Raises ``Refused`` for a word of letters that may stand together, ``flags``, and one that is no option."""
+def refuse_letters(asked: Unknown, words: Sequence[str], flags: str, valued: str) -> None:
+    """Raises ``Refused`` for a word of letters that may stand together, ``flags``, and one that is no option. What
+    follows a letter that is ``valued`` is its value."""
     for word in words:
         rest = word[1:].lstrip(flags)
-        if word[:1] == "-" and rest not in ("", word[1:]) and rest[0] != _RANKS:
+        if word[:1] == "-" and rest not in ("", word[1:]) and rest[0] not in valued:
             raise _unknown_letter(asked, rest[0], word)
 
 

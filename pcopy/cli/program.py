@@ -56,6 +56,8 @@ class Program(ABC):
     examples: str
     letters: str
     """Letters of options that may stand together, as in ``-arv``."""
+    valued = "n"
+    """Letters of options that may stand behind these, and have a value."""
     unknown: Unknown
     """What is said of options that it does not have. It holds the program's name, too."""
     status_of_loss = errors.INCOMPLETE
@@ -173,7 +175,7 @@ class Program(ABC):
         """``argv`` as the parser of options reads it; raises ``Refused`` for whatever is none."""
         words = _with_values(list(map(os.fsdecode, argv)))
         end = len(_before_operands(words))
-        refuse_letters(self.unknown, words[:end], self.letters)
+        refuse_letters(self.unknown, words[:end], self.letters, self.valued)
         parser = self.parser()
         # Without positionals of its own argparse hands back operands and unknown options in their order.
         values, others = parser.parse_known_args(words[:end])

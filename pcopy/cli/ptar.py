@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
 
 class Ptar(Program):
-    letters = "cxtvfzqhpS"
+    letters = "cxtvzqhpS0"
+    valued = "nfCT"
     unknown = OF_PTAR
     usage = """\
 ptar -c -f ARCHIVE [options] PATH...
@@ -113,7 +115,8 @@ exit status:
             )
         if b"" in paths:
             raise Refused("a path is the empty string: name what is meant")
-        if mode == "create" and not paths:
+        listing = _list_named(values, mode, paths)
+        if mode == "create" and not paths and not listing:
             raise Refused("PATH expected: an empty archive is not made; see ptar --help")
         _refuse_useless(values, mode)
         refuse_what_names_no_file(values, "signature", directories=True)
@@ -141,6 +144,8 @@ exit status:
             oplimit=values.oplimit,
             resumes=values.resume,
             interval=values.checkpoint_interval,
+            listing=listing,
+            nul=values.nul,
         )
 
     def add_options(self, parser: ArgumentParser) -> None:
@@ -157,6 +162,11 @@ exit status:
         add("-f", "--file", metavar="ARCHIVE", default=None, help="the archive's file")
         add("-C", "--directory", metavar="DIR", default=None,
             help="-c: PATHs are below DIR; -x: members go there (default: the current directory)")  # fmt: skip
+        add("-T", "--files-from", metavar="FILE", dest="listing", default=None,
+            help="-c: archive what FILE lists, and nothing else (-: standard input): a path below DIR on each line, or "
+            "a listing that pwalk has saved; a directory with all that is in it")  # fmt: skip
+        add("-0", "--null", dest="nul", action="store_true",
+            help="the paths in -T end with a NUL, as find -print0 writes them")  # fmt: skip
         add("--strip-components", metavar="N", type=taking(at_least_0), default=0,
             help="-x: leave out the first N parts of each name")  # fmt: skip
         add("--numeric-owner", action="store_true", help="numbers for owners and groups, not names")
@@ -207,8 +217,13 @@ def _modes_in(words: Sequence[str]) -> str:
     for number, word in enumerate(map(os.fsdecode, words)):
         if word == "--":
             break
-        bundle = word[1:] if word[:1] == "-" else word if not number else "-"
-        if bundle and not bundle.strip(_OLD_LETTERS):
+        if word[:1] == "-":
+            bundle = re.split(f"[{Ptar.valued}]", word[1:])[0]
+            is_bundle = bool(bundle) and not bundle.strip(Ptar.letters)
+        else:
+            bundle = word
+            is_bundle = not number and not word.strip(_OLD_LETTERS)
+        if is_bundle:
             modes |= {letter for letter in "cxt" if letter in bundle}
         elif word in found:
             modes.add(found[word])
@@ -229,6 +244,24 @@ def _refuse_useless(values: Namespace, mode: str) -> None:
         raise Refused(f"--resume: an archive that is compressed is made in one go; leave out --{values.compress_as}")
     if values.resume and values.no_sync:
         raise Refused("--resume goes on with what is on storage; leave out --no-sync")
+
+
+def _list_named(values: Namespace, mode: str, paths: Sequence[bytes]) -> bytes:
+    """The file of ``-T``; empty if there is none. Raises ``Refused``."""
+    name = values.listing
+    if name is None:
+        if values.nul:
+            raise Refused("-0 says how the paths in -T end: give that, too; see ptar --help")
+        return b""
+    if not name:
+        raise Refused("-T: the empty string names no file; write - for standard input")
+    if mode != "create":
+        raise Refused("-T goes with -c: name the members, or write --exclude and --include; see ptar --help")
+    if paths:
+        raise Refused("-T lists what is archived: leave out PATH, or add it to the list; see ptar --help")
+    if values.signature:
+        raise Refused("--signature describes one PATH, and no list: ptar -t --signature tells it of the archive")
+    return os.fsencode(name)
 
 
 PTAR = Ptar()

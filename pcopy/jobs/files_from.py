@@ -7,6 +7,7 @@ gone through with a few directories in mind, and a job that goes on knows where 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from contextlib import closing
 from typing import BinaryIO
@@ -24,10 +25,20 @@ _BUDGET = 64 << 20
 _END = b"\0"
 
 
-def sorted_list(file: bytes, root: Root, open_spool: Callable[[], BinaryIO], *, nul: bool) -> BinaryIO:
+def sorted_list(
+    file: bytes,
+    root: Root,
+    open_spool: Callable[[], BinaryIO],
+    *,
+    nul: bool,
+    top: str = "SRC",
+    done: str = "copy",
+    whole: bool = False,
+) -> BinaryIO:
     """What the user's ``file`` lists, in an open file without a name; raises ``Refused``, naming file and line.
 
-    It is a saved listing, or paths that end with a newline, or with a NUL if ``nul``.
+    It is a saved listing, or paths that end with a newline, or with a NUL if ``nul``. ``top`` is what users call the
+    root's directory, ``done`` what they want to do. ``whole``: what lies below a listed directory is left out.
     """
     sorter = ExternalSorter(open_spool, _BUDGET)
     with closing(sorter), SavedListing(file, "--files-from", nul=nul, meant=meant) as listing:
@@ -40,47 +51,61 @@ def sorted_list(file: bytes, root: Root, open_spool: Callable[[], BinaryIO], *, 
                 if not listed and not listing.is_saved and (why := starts_elsewhere(path, root.source)):
                     raise listing.refused(number, why)
                 try:
-                    key = _below(path, root, listing.directory)
+                    key = _below(path, root, listing.directory, top)
                 except ValueError as error:
                     raise listing.refused(number, f"{shown(path)} {error}") from None
                 sorter.add(key, b"")
                 listed += 1
             if not listed:
-                raise Refused(f"{listing.name}: lists nothing, so there is nothing to copy")
-            return _written(sorter, open_spool())
+                raise Refused(f"{listing.name}: lists nothing, so there is nothing to {done}")
+            return _written(sorter, open_spool(), root.source if whole else b"")
         except HINDRANCES as error:
             raise Refused(f"{listing.name}: {hindrance(error)}") from None
 
 
-def _below(line: bytes, root: Root, directory: bytes | None) -> bytes:
-    """The key of a listed path: the names that lead from SRC to it. In a saved listing it starts in ``directory``.
+def _below(line: bytes, root: Root, directory: bytes | None, top: str) -> bytes:
+    """The key of a listed path: the names that lead from the root to it. In a saved listing it starts in ``directory``.
 
-    Raises ``ValueError`` if it does not lie in SRC.
+    Raises ``ValueError`` if it does not lie in the root.
     """
     path = line if directory is None else from_root(directory, line)
     if path.startswith(b"/"):
-        for top in (root.source_shown, root.source):
-            whole = top if directory is None else from_root(os.getcwdb(), top)
+        for each in (root.source_shown, root.source):
+            whole = each if directory is None else from_root(os.getcwdb(), each)
             if whole.startswith(b"/") and (path + b"/").startswith(whole.rstrip(b"/") + b"/"):
                 path = path[len(whole.rstrip(b"/")) :]
                 break
         else:
-            raise ValueError(f"does not lie in {shown(root.source_shown)}; list paths below SRC")
+            raise ValueError(f"does not lie in {shown(root.source_shown)}; list paths below {top}")
     parts = [part for part in path.split(b"/") if part not in (b"", b".")]
     if b".." in parts:
-        raise ValueError("leads upwards; list paths below SRC, without ..")
+        raise ValueError(f"leads upwards; list paths below {top}, without ..")
     return _END.join(parts)
 
 
-def _written(sorter: ExternalSorter, written: BinaryIO) -> BinaryIO:
-    """Each path once."""
-    last = None
+def _written(sorter: ExternalSorter, written: BinaryIO, source: bytes) -> BinaryIO:
+    """Each path once; of what lies in the directory ``source``, if one is named, nothing below a listed directory."""
+    last, is_directory = None, None
     for key, _ in sorter.sorted():
-        if key != last:
-            written.write(key.replace(_END, b"/") + _END)
-            last = key
+        if key == last:
+            continue
+        if source and last is not None and key.startswith(last and last + _END):
+            if is_directory is None:
+                is_directory = is_real_directory(os.path.join(source, last.replace(_END, b"/")))
+            if is_directory:
+                continue
+        written.write(key.replace(_END, b"/") + _END)
+        last, is_directory = key, None
     written.flush()
     return written
+
+
+def is_real_directory(path: bytes) -> bool:
+    """And no symbolic link to one: what is listed below a link is not taken with it."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
 
 
 def path_of(listed: BinaryIO) -> bytes:

@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 from pcopy.errors import HINDRANCES, Refused, hindrance
 from pcopy.fsio.close import let_go
+from pcopy.jobs.files_from import is_real_directory
 from pcopy.jobs.meant import meant, starts_elsewhere
 from pcopy.named import NamedTuple
 from pcopy.signature.sorting import ExternalSorter
@@ -150,7 +151,7 @@ def _written(sorter: ExternalSorter, written: BinaryIO, skipped: int, *, tells: 
             continue
         if whole and last and key.startswith(last + _END):
             if is_directory is None:
-                is_directory = _is_directory(b"/" + last.replace(_END, b"/"))
+                is_directory = is_real_directory(b"/" + last.replace(_END, b"/"))
             if is_directory:
                 continue
         is_directory = None
@@ -160,14 +161,6 @@ def _written(sorter: ExternalSorter, written: BinaryIO, skipped: int, *, tells: 
         last, held = key, told
     written.flush()
     return number
-
-
-def _is_directory(path: bytes) -> bool:
-    """And no symbolic link to one: what is listed below a link is not taken with it."""
-    try:
-        return stat.S_ISDIR(os.lstat(path).st_mode)
-    except OSError:
-        return False
 
 
 def _directory(path: bytes, name: str) -> tuple[tuple[int, int], bytes]:

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from typing import BinaryIO
 
 from pcopy.archive.index import SUFFIX, Index, packed
 from pcopy.archive.member import name_in_archive
@@ -14,8 +15,10 @@ from pcopy.engine.task import Spawn, Task
 from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
 from pcopy.fsio.durable import sync_directory
 from pcopy.fsio.problem import Problem
+from pcopy.jobs.files_from import path_of, sorted_list
 from pcopy.jobs.path_read import root_read
 from pcopy.jobs.paths import lies_in
+from pcopy.jobs.spool import SET_ANOTHER, refusing, spool_in
 from pcopy.launch.tool import Ended, Tool
 from pcopy.report.streams import tell
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
@@ -31,6 +34,7 @@ from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.job import Job, Options, Root, Totals
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST, Rank
+from pcopy.tasks.listed.hand_out import HandOut
 from pcopy.text import counted, shown
 from pcopy.tools.arguments import ArchiveArguments
 from pcopy.tools.director import JobDirector, RepeatableTool
@@ -54,6 +58,8 @@ class ArchiveDirector(JobDirector):
     def first_tasks(self, phase: int) -> Iterable[Spawn]:
         ranks = range(self._rank.size)
         if phase == Phase.COPY:
+            if self._job.listed:
+                return [Spawn(0, encode(HandOut(0)), SCAN_COST, True, 0)]
             tops = [number for number, root in enumerate(self._job.roots) if not root.item]
             return [
                 *(Spawn(0, encode(DescribeRoot(number)), SCAN_COST) for number in tops),
@@ -95,8 +101,10 @@ class Archiving(RepeatableTool):
     writes = True
     done = "archived"
     director = ArchiveDirector
-    first_counts = Tool.first_counts
     visitor = staticmethod(Gathering)
+
+    def first_counts(self, job: Job) -> list[int]:
+        return super().first_counts(job) if job.listed else Tool.first_counts(self, job)
 
     def phase_name(self, phase: int) -> str:
         return "sign" if phase >= Phase.SIGN else "sync" if phase == SYNC else "copy"
@@ -143,7 +151,12 @@ class ArchivePreparation(OfArchive):
         self._found: str | None = None
         self._there: tuple[int, int] | None = None
         archive = _archive_to_make(arguments.archive)
-        roots = tuple(_root(path, arguments.directory, archive) for path in arguments.paths)
+        self._listed: BinaryIO | None = None
+        if arguments.listing:
+            root, self._listed = _read_list(arguments, archive)
+            roots: tuple[Root, ...] = (root,)
+        else:
+            roots = tuple(_root(path, arguments.directory, archive) for path in arguments.paths)
         signs = bool(arguments.signature)
         if signs and len(roots) > 1:
             raise Refused("--signature describes one PATH: archive the directory that holds them all")
@@ -166,13 +179,14 @@ class ArchivePreparation(OfArchive):
             resumes=arguments.resumes,
             archive_interval=arguments.interval,
         )
-        check_outputs(roots, options, arguments.telling, copies=False)
+        check_outputs(() if self._listed else roots, options, arguments.telling, copies=False)
         check_compression(options.compress_as, options.block_size if signs else 0)
         name = job_name(archive)
         _refuse_what_is_made(os.path.dirname(archive), name_of(name), arguments.archive)
         self._left = left_by(os.path.dirname(archive), name)
         own = tuple(_own(roots, (archive, archive + SUFFIX, *self._left)))
-        self.job = Job(name, 1, roots, options, copies=False, own=own)
+        listed = path_of(self._listed) if self._listed else b""
+        self.job = Job(name, 1, roots, options, copies=False, own=own, listed=listed)
 
     def announce(self) -> None:
         if self.telling.quiet:
@@ -185,7 +199,7 @@ class ArchivePreparation(OfArchive):
         if meant and meant != said:
             how = f"compressed with {said}" if said else "not compressed"
             tell("ptar", f"{shown(self.arguments.archive)}: is {how}, though its name ends so: names say nothing here")
-        for root in self.job.roots:
+        for root in () if self.arguments.listing else self.job.roots:
             given = root.source_shown.rstrip(b"/") or b"/"
             name = name_in_archive(given, b"")
             if name != given:
@@ -316,6 +330,24 @@ def _root(path: bytes, directory: bytes, archive: bytes) -> Root:
     return root._replace(
         source_shown=path, target=around, name=name, target_shown=archive, target_id=(status.st_dev, status.st_ino)
     )
+
+
+def _read_list(arguments: ArchiveArguments, archive: bytes) -> tuple[Root, BinaryIO | None]:
+    """The directory in which all lies that is listed, and the list; None if that is the directory itself. Raises
+    ``Refused``."""
+    directory = arguments.directory or b"."
+    root = _root(directory, b"", archive)
+    if root.item:
+        raise Refused(f"{shown(directory)}: is no directory, below which the listed paths could be")
+    with refusing(b"", SET_ANOTHER):
+        listed = sorted_list(
+            arguments.listing, root, spool_in(b""), nul=arguments.nul, top="DIR", done="archive", whole=True
+        )
+    listed.seek(0)
+    if listed.read(1) == b"\0":  # the path of the directory itself, and the only one
+        listed.close()
+        return root._replace(source_shown=b"."), None
+    return root._replace(source_shown=b""), listed
 
 
 def _own(roots: Sequence[Root], paths: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:

@@ -157,6 +157,9 @@ class ArchiveArguments(NamedTuple):
     oplimit: int = 0
     resumes: bool = False
     interval: float = Options().archive_interval
+    listing: bytes = b""
+    """The file that lists what is archived; ``nul``: paths in it end with a NUL."""
+    nul: bool = False
 
 
 class StripeArguments(NamedTuple):

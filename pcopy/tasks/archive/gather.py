@@ -74,6 +74,14 @@ class Gathering(Finding):
     def linked(self, found: Found, rows: Sequence[int]) -> None:
         self._linked.append((found, rows))
 
+    def _selected_rows(self, found: Found) -> Sequence[int]:
+        """What is listed may lie in an excluded directory."""
+        if self._rank.job.listed and self._selected.excludes_below(self._place.path + b"/"):
+            for counter in (counts.SKIPPED, counts.EXCLUDED):
+                self._result.count(counter, len(found))
+            return ()
+        return super()._selected_rows(found)
+
     def directories(self, found: Found, rows: Sequence[int]) -> None:
         super().directories(found, [row for row in rows if self._describe(found, row) is not None])
 

@@ -6,6 +6,7 @@ An item of a saved listing must still be the one that was listed.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import struct
@@ -18,11 +19,13 @@ from pcopy.fsio.kernel.batches import Stat
 from pcopy.fsio.kernel.columns import FIRST, GROUP, LAST, OWNER, Code, Rows, pack_names
 from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import source_status
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Kind, Steps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.base.values import NOWHERE, Place
+from pcopy.text import shown
 from pcopy.walk.listing import NAMES_AT_ONCE
 from pcopy.walk.visitor import LOOKED_AT, Found, hand_over
 
@@ -74,7 +77,7 @@ class HandOut(Kind, code=110, doing="going through the list of", is_note=False):
                             result.spawn(self._replace(start=at))
                             return
         except OSError as error:
-            rank.stop(f"the list of --from cannot be read: {error.strerror}")
+            rank.stop(f"the list of paths cannot be read: {error.strerror}")
         _spawn(result, paths, told)
         result.count(counts.UNSCANNED, -1)
 
@@ -131,6 +134,10 @@ def _visit(rank: Rank, result: Result, path: bytes, names: list[bytes], told: by
         directory = rank.open_source(place)
         visitor = rank.visitor(rank, result, place, 0)
     except Problem as problem:
+        if problem.errno in (errno.ENOTDIR, errno.ELOOP) and (link := _link_in(rank, path)):
+            problem = Problem(
+                "open", 0, on_source=True, text=f"{shown(link)} is a symbolic link; list what it leads to"
+            )
         for name in () if problem.changed and rank.options.missing_is_fine else names:
             result.count(counts.FOUND)
             result.fail(place, name, problem, retry=Tried.NEVER)
@@ -146,6 +153,20 @@ def _visit(rank: Rank, result: Result, path: bytes, names: list[bytes], told: by
     hand_over(Found(directory, packed, rows, problems), visitor)
     yield from visitor.settle()
     visitor.finish()
+
+
+def _link_in(rank: Rank, path: bytes) -> bytes:
+    """The symbolic link that a path leads through; empty if there is none."""
+    parts = path.split(b"/")
+    for depth in range(len(parts)):
+        around, name = b"/".join(parts[:depth]), parts[depth]
+        try:
+            status = source_status(rank.sources[0].open(around), name)
+        except Problem:
+            break
+        if stat.S_ISLNK(status.st_mode):
+            return b"/".join(parts[: depth + 1])
+    return b""
 
 
 def _why_not(directory: int, name: bytes, rows: Rows, row: int, item: tuple[int, ...]) -> str:
