@@ -4,6 +4,8 @@ complete -c ptar -s x -l extract -l get -d 'unpack an archive, or the MEMBERs of
 complete -c ptar -s t -l list -d 'list what is in it'
 complete -c ptar -s f -l file -r -F -d 'the archive\'s file'
 complete -c ptar -s C -l directory -r -f -a '(__fish_complete_directories)' -d '-c'
+complete -c ptar -s T -l files-from -r -F -d '-c'
+complete -c ptar -s 0 -l null -d 'the paths in -T end with a NUL, as find -print0 writes them'
 complete -c ptar -l strip-components -r -f -d '-x'
 complete -c ptar -l numeric-owner -d 'numbers for owners and groups, not names'
 complete -c ptar -l sort -r -f -a 'name none' -d 'no effect'

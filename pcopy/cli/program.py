@@ -55,9 +55,8 @@ class Program(ABC):
     description: str
     examples: str
     letters: str
-    """Letters of options that may stand together, as in ``-arv``."""
+    """Letters of options that may stand together, as in ``-arv``; behind them a ``valued`` one, which has a value."""
     valued = "n"
-    """Letters of options that may stand behind these, and have a value."""
     unknown: Unknown
     """What is said of options that it does not have. It holds the program's name, too."""
     status_of_loss = errors.INCOMPLETE

@@ -32,13 +32,13 @@ def sorted_list(
     *,
     nul: bool,
     top: str = "SRC",
-    done: str = "copy",
+    nothing: str = "nothing to copy",
     whole: bool = False,
 ) -> BinaryIO:
     """What the user's ``file`` lists, in an open file without a name; raises ``Refused``, naming file and line.
 
     It is a saved listing, or paths that end with a newline, or with a NUL if ``nul``. ``top`` is what users call the
-    root's directory, ``done`` what they want to do. ``whole``: what lies below a listed directory is left out.
+    root's directory, ``nothing`` what an empty list leaves. ``whole``: what lies below a listed directory is left out.
     """
     sorter = ExternalSorter(open_spool, _BUDGET)
     with closing(sorter), SavedListing(file, "--files-from", nul=nul, meant=meant) as listing:
@@ -57,7 +57,7 @@ def sorted_list(
                 sorter.add(key, b"")
                 listed += 1
             if not listed:
-                raise Refused(f"{listing.name}: lists nothing, so there is nothing to {done}")
+                raise Refused(f"{listing.name}: lists nothing, so there is {nothing}")
             return _written(sorter, open_spool(), root.source if whole else b"")
         except HINDRANCES as error:
             raise Refused(f"{listing.name}: {hindrance(error)}") from None

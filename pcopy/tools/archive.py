@@ -341,7 +341,13 @@ def _read_list(arguments: ArchiveArguments, archive: bytes) -> tuple[Root, Binar
         raise Refused(f"{shown(directory)}: is no directory, below which the listed paths could be")
     with refusing(b"", SET_ANOTHER):
         listed = sorted_list(
-            arguments.listing, root, spool_in(b""), nul=arguments.nul, top="DIR", done="archive", whole=True
+            arguments.listing,
+            root,
+            spool_in(b""),
+            nul=arguments.nul,
+            top="DIR",
+            nothing="nothing to archive",
+            whole=True,
         )
     listed.seek(0)
     if listed.read(1) == b"\0":  # the path of the directory itself, and the only one

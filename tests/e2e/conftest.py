@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from tests.support.kernel_of_runs import kernel_of_runs
 
 __all__ = ["kernel_of_runs"]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Where archives are unpacked."""
+    place = tmp_path / "place"
+    place.mkdir()
+    return place

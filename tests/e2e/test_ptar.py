@@ -8,23 +8,18 @@ import socket
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.command import Argument, Completed, pcopy, pverify, show
+from tests.support.archives import MIB, ptar, small_file_system
+from tests.support.command import Argument, pverify, show
 from tests.support.oracle import differences
 from tests.support.trees import random_tree
-from tests.support.users import is_root, require_root
+from tests.support.users import is_root
 
-MIB = 1 << 20
 GNU = ("tar", "--acls", "--xattrs", "--xattrs-include=*", "--numeric-owner")
 LONG = b"n" * 200
 NAMES = (b"plain", LONG, b"\xff\xfe", b"new\nline", "ü€".encode(), b"\xff" * 150, b" ", b"-rf", b"a=b", b"back\\slash")
-
-
-def ptar(*arguments: Argument, **options: Any) -> Completed:
-    return pcopy(*arguments, **options, program="ptar")
 
 
 def run(*command: Argument, cwd: Path) -> None:
@@ -88,13 +83,6 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         os.chown(tree / "large", 1000, 3_000_000)
         os.chmod(tree / "large", 0o4755)
     return tree
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    place = tmp_path / "place"
-    place.mkdir()
-    return place
 
 
 UNPACKERS = [by_gnu_tar, by_bsdtar, by_ptar]
@@ -325,23 +313,14 @@ def test_refusals_touch_nothing(archive: Path, tree: Path, tmp_path: Path) -> No
         assert sorted(os.listdir(tmp_path)) == before
 
 
-def test_a_full_disk_leaves_no_archive(small: Path, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_no_archive(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     for number in range(8):
         (tmp_path / f"tree/{number}").write_bytes(os.urandom(MIB))
-    (small / "a.tar").write_bytes(b"older")
-    done = ptar("-cf", small / "a.tar", "-C", tmp_path, "tree", ranks=2)
-    assert done.returncode == 75, show(done)
-    assert b"the archive cannot be written" in done.stderr
-    assert os.listdir(small) == ["a.tar"]
-    assert (small / "a.tar").read_bytes() == b"older"
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Any:
-    require_root("mounts a small file system")
-    place = tmp_path / "small"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", place], check=True)
-    yield place
-    subprocess.run(["umount", place], check=True)
+    with small_file_system(tmp_path / "small", 3) as small:
+        (small / "a.tar").write_bytes(b"older")
+        done = ptar("-cf", small / "a.tar", "-C", tmp_path, "tree", ranks=2)
+        assert done.returncode == 75, show(done)
+        assert b"the archive cannot be written" in done.stderr
+        assert os.listdir(small) == ["a.tar"]
+        assert (small / "a.tar").read_bytes() == b"older"

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.support import native
+from tests.support.archives import ptar
 from tests.support.command import Argument, show
 from tests.support.users import is_root
-
-from .test_ptar import ptar
 
 SIZES = (0, 1, 511, 512, 513, 65_535, 65_536)
 MOST = 2300

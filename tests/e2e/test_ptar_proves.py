@@ -6,20 +6,13 @@ import os
 import subprocess
 import tarfile
 from collections.abc import Sequence
-from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.command import Argument, Completed, pcopy, pverify, show
+from tests.support.archives import MIB, Made, made_of, member, ptar
+from tests.support.command import pverify, show
 from tests.support.users import is_root
-
-MIB = 1 << 20
-
-
-def ptar(*arguments: Argument, **options: Any) -> Completed:
-    return pcopy(*arguments, **options, program="ptar")
 
 
 @pytest.fixture(scope="module")
@@ -94,21 +87,6 @@ def test_of_some_members_and_with_other_digests(tree: Path, tmp_path: Path) -> N
         assert told(found) == told(of_part)
 
 
-def member(
-    name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE, link: str = ""
-) -> tuple[tarfile.TarInfo, bytes]:
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname, info.size = kind, link, len(data)
-    return info, data
-
-
-def made_of(path: Path, members: Sequence[tuple[tarfile.TarInfo, bytes]]) -> Path:
-    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
-        for info, data in members:
-            archive.addfile(info, BytesIO(data))
-    return path
-
-
 def test_what_tar_would_unpack_is_told(tmp_path: Path) -> None:
     """Several tops, directories that nothing tells of, several members of a name, links to what was there before."""
     members = [
@@ -157,9 +135,7 @@ def test_a_byte_that_was_flipped_shows(tree: Path, signature: Path, tmp_path: Pa
         ([], b"holds nothing"),
     ],
 )
-def test_what_is_no_tree_has_no_signature(
-    members: Sequence[tuple[tarfile.TarInfo, bytes]], why: bytes, tmp_path: Path
-) -> None:
+def test_what_is_no_tree_has_no_signature(members: Sequence[Made], why: bytes, tmp_path: Path) -> None:
     archive = made_of(tmp_path / "a", members)
     done = ptar("-tqf", archive, "--signature", tmp_path / "found")
     assert (done.returncode, why in done.stderr) == (1, True), show(done)

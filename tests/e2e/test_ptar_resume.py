@@ -14,20 +14,16 @@ from typing import Any
 
 import pytest
 
-from tests.support.command import Argument, Completed, pcopy, pverify, show
+from tests.support.archives import MIB, ptar
+from tests.support.command import Argument, pverify, show
 from tests.support.faults import require_strace
 from tests.support.held import held
 from tests.support.processes import wait_until
 
-MIB = 1 << 20
 SOON = ("--resume", "--checkpoint-interval", "0.00001")
 FILES = 975
 STRACE = ("strace", "-f", "-qq", "--seccomp-bpf")
 """It stops ranks at the calls that are asked for only, which halves the time."""
-
-
-def ptar(*arguments: Argument, **options: Any) -> Completed:
-    return pcopy(*arguments, **options, program="ptar")
 
 
 @pytest.fixture(scope="module")

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.launch.launchers import HYDRA
-from tests.support.command import Argument, Completed, pcopy, show
+from tests.support.archives import MIB, ptar, small_file_system
+from tests.support.command import show
 from tests.support.oracle import differences
 from tests.support.users import require_root
-
-MIB = 1 << 20
-
-
-def ptar(*arguments: Argument, **options: Any) -> Completed:
-    return pcopy(*arguments, **options, program="ptar")
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +41,6 @@ def packed(tree: Path, program: str, *, parts: int = 1) -> Path:
             part = data[start : start + step]
             file.write(subprocess.run([program, "-c"], input=part, check=True, capture_output=True).stdout)
     return path
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    place = tmp_path / "place"
-    place.mkdir()
-    return place
 
 
 @pytest.mark.parametrize(("program", "parts"), [("gzip", 1), ("gzip", 3), ("zstd", 1), ("zstd", 3)])
@@ -124,22 +110,13 @@ def test_the_archive_itself_stays(tree: Path, place: Path) -> None:
     assert (place / "a.tgz").read_bytes() == data
 
 
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[Path]:
-    require_root("mounts a small file system")
-    place = tmp_path / "small"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", place], check=True)
-    yield place
-    subprocess.run(["umount", place], check=True)
-
-
-def test_what_holds_far_too_much_is_refused_in_time(small: Path, tmp_path: Path) -> None:
+def test_what_holds_far_too_much_is_refused_in_time(tmp_path: Path) -> None:
     with (tmp_path / "zeros").open("wb") as file:
         file.truncate(200 * MIB)
     subprocess.run(["tar", "-czf", "bomb.tgz", "zeros"], cwd=tmp_path, check=True)
-    done = ptar("-xqf", tmp_path / "bomb.tgz", "-C", small, ranks=2)
-    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1), show(done)
-    assert b"more than half of the room" in done.stderr
-    assert os.statvfs(small).f_bfree == os.statvfs(small).f_blocks
+    with small_file_system(tmp_path / "small", 16) as small:
+        done = ptar("-xqf", tmp_path / "bomb.tgz", "-C", small, ranks=2)
+        assert (done.returncode, done.stderr.count(b"\n")) == (2, 1), show(done)
+        assert b"more than half of the room" in done.stderr
+        assert os.statvfs(small).f_bfree == os.statvfs(small).f_blocks
     assert ptar("-tf", tmp_path / "bomb.tgz").stdout == b"zeros\n"

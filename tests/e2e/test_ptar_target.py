@@ -7,59 +7,37 @@ import os
 import stat
 import subprocess
 import tarfile
-from collections.abc import Sequence
-from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.command import Argument, Completed, pcopy, show
+from tests.support.archives import made_of, member, ptar
+from tests.support.command import show
 from tests.support.users import NOBODY, require_root
-
-
-def ptar(*arguments: Argument, **options: Any) -> Completed:
-    return pcopy(*arguments, **options, program="ptar")
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    place = tmp_path / "place"
-    place.mkdir()
-    return place
-
-
-def made_of(path: Path, members: Sequence[tuple[tarfile.TarInfo, bytes]]) -> Path:
-    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
-        for info, data in members:
-            info.size = len(data)
-            archive.addfile(info, BytesIO(data))
-    return path
-
-
-def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", data: bytes = b"evil") -> tuple[Any, bytes]:
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname = kind, link
-    return info, data if kind == tarfile.REGTYPE else b""
-
 
 HOSTILE = {
     "dots": [member("../evil")],
     "dots within": [member("a/../../evil")],
     "absolute": [member("{outside}/evil")],
-    "symlink, then file": [member("way", tarfile.SYMTYPE, "{outside}"), member("way/evil")],
+    "symlink, then file": [member("way", kind=tarfile.SYMTYPE, link="{outside}"), member("way/evil")],
     "symlink above, then directory": [
         *(
-            member("d", tarfile.DIRTYPE),
-            member("d/way", tarfile.SYMTYPE, "{outside}"),
-            member("d/way/e", tarfile.DIRTYPE),
+            member("d", kind=tarfile.DIRTYPE),
+            member("d/way", kind=tarfile.SYMTYPE, link="{outside}"),
+            member("d/way/e", kind=tarfile.DIRTYPE),
         ),
         member("d/way/e/evil"),
     ],
-    "symlink, then file of its name": [member("canary", tarfile.SYMTYPE, "{outside}/canary"), member("canary")],
-    "hard link to outside": [member("way", tarfile.LNKTYPE, "{outside}/canary"), member("way")],
-    "hard link by dots": [member("way", tarfile.LNKTYPE, "../outside/canary")],
-    "hard link by symlink": [member("s", tarfile.SYMTYPE, "{outside}"), member("way", tarfile.LNKTYPE, "s/canary")],
+    "symlink, then file of its name": [
+        member("canary", kind=tarfile.SYMTYPE, link="{outside}/canary"),
+        member("canary"),
+    ],
+    "hard link to outside": [member("way", kind=tarfile.LNKTYPE, link="{outside}/canary"), member("way")],
+    "hard link by dots": [member("way", kind=tarfile.LNKTYPE, link="../outside/canary")],
+    "hard link by symlink": [
+        member("s", kind=tarfile.SYMTYPE, link="{outside}"),
+        member("way", kind=tarfile.LNKTYPE, link="s/canary"),
+    ],
 }
 
 
@@ -73,6 +51,7 @@ def test_no_member_leaves_the_target(attack: str, ranks: int, tmp_path: Path, pl
     for info, data in HOSTILE[attack]:
         new = tarfile.TarInfo(info.name.format(outside=outside))
         new.type, new.linkname = info.type, info.linkname.format(outside=outside)
+        new.size = len(data)
         members.append((new, data))
     archive = made_of(tmp_path / "a.tar", [*members, member("good", data=b"good")])
     done = ptar("-xf", archive, "-C", place, ranks=ranks)

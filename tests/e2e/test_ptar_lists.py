@@ -1,0 +1,163 @@
+"""``ptar -c -T`` archives what a list names, as GNU tar does with ``-C DIR -T``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.archives import ptar
+from tests.support.command import pcopy, show
+from tests.support.oracle import differences
+from tests.support.trees import random_tree
+from tests.support.users import is_root
+
+
+def names_in(archive: Path) -> list[bytes]:
+    told = subprocess.run(["tar", "-t", "--quoting-style=escape", "-f", archive], check=True, capture_output=True)
+    return told.stdout.split(b"\n")[:-1]
+
+
+def unpacked(archive: Path, place: Path) -> Path:
+    place.mkdir(exist_ok=True)
+    subprocess.run(["tar", "--acls", "--xattrs", "-xpf", archive, "-C", place], check=True)
+    return place
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    tree = tmp_path / "tree"
+    for name in ("a/1", "a/b/2", "a/b/3", "a.b/4", "c/d/5", "c/6", "f/7", "new\nline"):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_bytes(name.encode())
+    (tree / "to").symlink_to("a")
+    os.link(tree / "a/1", tree / "f/same")
+    return tree
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_what_is_listed_is_archived_as_by_tar(ranks: int, tmp_path: Path, place: Path) -> None:
+    """A third of a tree: its files, and some directories with all that is in them."""
+    random_tree(tmp_path / "tree", 11, files=300, directories=40, largest=1 << 20, privileged=is_root())
+    found = subprocess.run(["find", ".", "!", "-type", "s", "-print0"], cwd=tmp_path / "tree", check=True, stdout=-1)
+    paths = sorted(found.stdout.split(b"\0")[1:-1])[1::3]
+    (tmp_path / "list").write_bytes(b"\0".join(paths) + b"\0")
+    words = ("-C", tmp_path / "tree", "--null", "-T", tmp_path / "list")
+    done = ptar("-c", "-q", "-f", tmp_path / "a.tar", *words, ranks=ranks)
+    assert (done.returncode, done.stderr) == (0, b""), show(done)
+    subprocess.run(["tar", "--acls", "--xattrs", "-cf", tmp_path / "b.tar", *words], check=True)
+    assert sorted(names_in(tmp_path / "a.tar")) == sorted(
+        {name.removeprefix(b"./") for name in names_in(tmp_path / "b.tar")}
+    )
+    ours, theirs = unpacked(tmp_path / "a.tar", place), unpacked(tmp_path / "b.tar", tmp_path / "theirs")
+    for around, directories, _ in os.walk(theirs):  # those that only lead to what is listed have any time
+        for name in directories:
+            path = os.path.join(around, name)
+            if b"./" + os.fsencode(os.path.relpath(path, theirs)) not in paths:
+                os.utime(path, (1, 1))
+                os.utime(ours / os.path.relpath(path, theirs), (1, 1))
+    os.utime(ours, (1, 1))
+    os.utime(theirs, (1, 1))
+    assert differences(theirs, ours, atimes=False) == []
+
+
+def test_each_is_there_once_and_a_directory_whole(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "list").write_text(f"a/b\na/b/2\na.b/4\n./c//d/\n\n{tree}/f/7\na/b\nto\n")
+    done = ptar("-cf", tmp_path / "a.tar", "--json", "-C", tree, "-T", tmp_path / "list")
+    assert done.returncode == 0, show(done)
+    told = json.loads(done.stdout)
+    assert names_in(tmp_path / "a.tar") == [
+        *(b"to", b"a/b/", b"a/b/2", b"a/b/3", b"a.b/4", b"c/d/", b"c/d/5", b"f/7"),
+    ]
+    assert (told["found"], told["files"], told["directories"], told["symlinks"]) == (8, 5, 2, 1)
+    assert ptar("-cf", tmp_path / "b.tar", "--files-from", tmp_path / "list", cwd=tree).returncode == 0
+    assert (tmp_path / "b.tar").read_bytes() == (tmp_path / "a.tar").read_bytes()
+
+
+def test_the_directory_itself_is_all_of_it(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "list").write_text("c/6\n.\na\n")
+    assert ptar("-cf", tmp_path / "a.tar", "-C", tree, "-T", tmp_path / "list").returncode == 0
+    assert ptar("-cf", tmp_path / "b.tar", "-C", tree, ".").returncode == 0
+    assert (tmp_path / "a.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
+
+
+def test_the_list_may_come_from_a_pipe(tree: Path, tmp_path: Path) -> None:
+    run = f"{sys.executable} -c 'from pcopy.cli.script import ptar; ptar()'"
+    command = f"find . -name '*n*' -type f -print0 | {run} -cq0T - -f {tmp_path}/a.tar"
+    subprocess.run(["sh", "-c", command], cwd=tree, check=True)
+    assert names_in(tmp_path / "a.tar") == [b"new\\nline"]
+
+
+def test_a_saved_listing_may_come_from_anywhere(tree: Path, tmp_path: Path) -> None:
+    """Its paths start where the walk was."""
+    listing = tmp_path / "list.jsonl"
+    done = pcopy("--output", listing, "tree/c", cwd=tmp_path, program="pwalk")
+    assert done.returncode == 0, show(done)
+    assert ptar("-cf", tmp_path / "a.tar", "-C", tree, "-T", listing, cwd="/").returncode == 0
+    assert names_in(tmp_path / "a.tar") == [b"c/", b"c/6", b"c/d/", b"c/d/5"]
+
+
+def test_names_of_one_inode_are_links_and_the_archive_itself_is_left_out(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "list").write_text("a/1\nf\n")
+    done = ptar("-cf", tree / "f/a.tar", "-C", tree, "-T", tmp_path / "list")
+    done = ptar("-cf", tree / "f/a.tar", "-C", tree, "-T", tmp_path / "list")
+    assert (done.returncode, b"is the archive itself" in done.stderr) == (0, True), show(done)
+    told = subprocess.run(["tar", "-tvf", tree / "f/a.tar"], check=True, capture_output=True).stdout
+    assert told.count(b"\n") == 4
+    assert told.rstrip().endswith(b"f/same link to a/1")
+
+
+def test_what_is_not_there_has_failed(tree: Path, tmp_path: Path) -> None:
+    """As with GNU tar, whose status tells it, too; and nothing is reached through a symbolic link."""
+    (tmp_path / "list").write_text("missing\na/b\nnowhere/deep/file\na/1/below\nto/1\n")
+    words = ("-C", tree, "-T", tmp_path / "list")
+    done = ptar("-cf", tmp_path / "a.tar", *words, "--json", ranks=2)
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["found"], told["failed"]) == (1, 7, 4), show(done)
+    assert names_in(tmp_path / "a.tar") == [b"a/b/", b"a/b/2", b"a/b/3"]
+    for line in (
+        *(b"missing: stat: No such file", b"nowhere/deep/file: open: No such file", b"a/1/below: open: Not a dir"),
+        b"to/1: open: to is a symbolic link; list what it leads to",
+    ):
+        assert line in done.stderr, show(done)
+    theirs = subprocess.run(["tar", "-cf", tmp_path / "b.tar", *words], check=False, capture_output=True)
+    assert theirs.returncode == 2
+    assert theirs.stderr.count(b"Cannot stat") == 3
+
+
+def test_patterns_leave_out_what_lies_in_an_excluded_directory(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "list").write_text("a\nc/6\nc/d/5\n")
+    words = ("-C", tree, "-T", tmp_path / "list", "--exclude", "/a/b", "--exclude", "d")
+    done = ptar("-cf", tmp_path / "a.tar", *words, "--json", ranks=2)
+    told = json.loads(done.stdout)
+    assert names_in(tmp_path / "a.tar") == [b"a/", b"a/1", b"c/6"]
+    assert (done.returncode, told["found"], told["skipped"], told["excluded"]) == (0, 5, 2, 2), show(done)
+
+
+def test_refusals(tree: Path, tmp_path: Path) -> None:
+    lists = {"up": "a\n../b\n", "out": "/etc\n", "none": "\n", "list": "a\n"}
+    for name, text in lists.items():
+        (tmp_path / name).write_text(text)
+    for words, told in (
+        (["-T", "up"], b"--files-from up: line 2: ../b leads upwards; list paths below DIR"),
+        (["-T", "out"], b"--files-from out: line 1: /etc does not lie in tree; list paths below DIR"),
+        (["-T", "none"], b"lists nothing, so there is nothing to archive"),
+        (["-T", "gone"], b"--files-from gone: does not exist"),
+        (["-T", ""], b"-T: the empty string"),
+        (["-T", "list", "a"], b"leave out PATH"),
+        (["-T", "list", "--signature", "s"], b"--signature describes one PATH"),
+        (["-0"], b"-0 says how the paths in -T end"),
+        (["-T", "list", "-C", "tree/a/1"], b"tree/a/1: is no directory"),
+    ):
+        before = sorted(os.listdir(tmp_path))
+        done = ptar("-cf", "a.tar", "-C", "tree", *words, cwd=tmp_path)
+        assert (done.returncode, told in done.stderr, done.stderr.count(b"\n")) == (2, True, 1), show(done)
+        assert sorted(os.listdir(tmp_path)) == before
+    assert ptar("-cf", "a.tar", "-C", "tree", "-T", "list", cwd=tmp_path).returncode == 0
+    for mode in ("-t", "-x"):
+        done = ptar(mode, "-f", "a.tar", "-T", "list", cwd=tmp_path)
+        assert (done.returncode, b"-T goes with -c" in done.stderr) == (2, True), show(done)
