@@ -335,3 +335,21 @@ def test_directories_beside_each_other(area: Path, kernel: str) -> None:
     fault = Fault(area / "trace", READS, area / "b/0/below/f", "EREMOTEIO")
     run = pverify("-q", "--compare", "content", area / "a", area / "b", ranks=1, wrap=fault.wrap(), env=env)
     assert run.returncode == 2 and b"0/below/f" in run.stderr and b"Remote I/O error" in run.stderr, show(run)
+
+
+@pytest.mark.parametrize("words", [("--compare", "content"), ()])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_way_to_a_deep_directory_is_short(area: Path, words: tuple[str, ...], ranks: int) -> None:
+    """Files are read when all is listed: as a rule from the deepest directory upwards, on both sides in turn."""
+    depth = 600
+    for side in ("a", "b"):
+        deepest = area / side / "/".join(["d"] * depth)
+        deepest.mkdir(parents=True)
+        for above in (deepest, *deepest.parents[:depth]):
+            (above / "f").write_text("same")
+    wrap = ["strace", "-f", "-qq", "-c", "-e", "trace=openat,openat2", "-o", str(area / "calls")]
+    run = pverify("-q", *words, area / "a", area / "b", ranks=ranks, wrap=wrap)
+    assert (run.returncode, run.stdout) == (0, b""), show(run)
+    calls = sum(int(line.split()[3]) for line in (area / "calls").read_text().splitlines() if "openat" in line)
+    directories_and_files = 2 * 2 * depth
+    assert calls < 6 * directories_and_files, calls

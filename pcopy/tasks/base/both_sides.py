@@ -20,17 +20,21 @@ def directories_of(
     ``kernel`` work with stays open."""
     sources, targets = [], []
     capacity = affordable()
-    kept, kept_targets = (OpenDirectories(capacity, kernel.pins, kernel.open_directory) for _ in range(2))
+    kept = [OpenDirectories(capacity, kernel.pins, kernel.open_directory) for _ in range(2)]
     mounted = lru_cache(lambda top: mounted_below(top, job.mounts))
     both = list(zip(mount_codes(job.roots), descriptors, strict=True))
     bases = {os.fstat(source).st_dev: code for (code, _), (source, _) in reversed(both)}
     followed = Followed(bases, one_host) if job.options.dereference else None
     for number, ((source_code, target_code), (source, target)) in enumerate(both):
-        root, of_root = job.roots[number], partial(Directories, number=number, one_host=one_host)
+        root = job.roots[number]
+        # Where nothing is copied, two trees may be read side by side: a deep one must not push the other out.
+        side = 0 if job.copies else number % 2
+        of_source = partial(Directories, number=2 * number, one_host=one_host, kept=kept[side])
+        of_target = partial(Directories, number=2 * number + 1, one_host=one_host, kept=kept[1])
         below = mounted(root.source)
-        sources.append(of_root(source, source_code, on_source=True, kept=kept, followed=followed, mounted=below))
+        sources.append(of_source(source, source_code, on_source=True, followed=followed, mounted=below))
         below = mounted(root.target)
-        targets.append(of_root(target, target_code, on_source=False, kept=kept_targets, mounted=below))
+        targets.append(of_target(target, target_code, on_source=False, mounted=below))
         targets[-1].keeps_atime = job.options.delete
     return sources, targets
 
