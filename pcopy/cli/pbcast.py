@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pcopy.cli.common_options import add_termination, add_told, refuse_what_names_no_file, telling_of
 from pcopy.cli.mistakes import OF_PBCAST
-from pcopy.cli.program import Program, add_termination, add_told, refuse_what_names_no_file, telling_of
+from pcopy.cli.program import Program
 from pcopy.errors import Refused
 
 if TYPE_CHECKING:

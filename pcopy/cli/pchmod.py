@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pcopy.cli.argument_types import parse_owner, taking
+from pcopy.cli.common_options import add_told
 from pcopy.cli.filter_options import add_filters
 from pcopy.cli.mistakes import OF_PCHMOD
-from pcopy.cli.program import add_told
 from pcopy.cli.tree_program import TreeProgram
 from pcopy.errors import Refused
 from pcopy.text import shown

@@ -18,12 +18,7 @@ from pcopy.cli.argument_types import (
     stripe_table,
     taking,
 )
-from pcopy.cli.filter_options import add_filters, reads_standard_input, select_of
-from pcopy.cli.job_options import BESIDE, NO_CHECKPOINT, USAGES, add_job_options, asked_of, keeping_of
-from pcopy.cli.mirror_options import add_mirror_options, deletion_of
-from pcopy.cli.mistakes import OF_PCOPY, named_nearest
-from pcopy.cli.program import (
-    Program,
+from pcopy.cli.common_options import (
     add_in_flight,
     add_limits,
     add_ranks,
@@ -34,6 +29,11 @@ from pcopy.cli.program import (
     refuse_what_names_no_file,
     telling_of,
 )
+from pcopy.cli.filter_options import add_filters, reads_standard_input, select_of
+from pcopy.cli.job_options import BESIDE, NO_CHECKPOINT, USAGES, add_job_options, asked_of, keeping_of
+from pcopy.cli.mirror_options import add_mirror_options, deletion_of
+from pcopy.cli.mistakes import OF_PCOPY, named_nearest
+from pcopy.cli.program import Program
 from pcopy.errors import Refused
 from pcopy.fsio.data import REFLINKS
 from pcopy.fsio.preserve import ATTRIBUTES

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pcopy.cli.argument_types import MOST_IN_FLIGHT, at_least_1, seconds, size, taking
+from pcopy.cli.common_options import add_ranks, add_termination, add_told, refuse_what_names_no_file, telling_of
 from pcopy.cli.mistakes import OF_PDBENCH
-from pcopy.cli.program import Program, add_ranks, add_termination, add_told, refuse_what_names_no_file, telling_of
+from pcopy.cli.program import Program
 from pcopy.errors import Refused
 from pcopy.fsio.kernel.choose import kernel_name
 from pcopy.text import shown

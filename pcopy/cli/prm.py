@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pcopy.cli.common_options import add_told
 from pcopy.cli.filter_options import add_filters
 from pcopy.cli.mistakes import OF_PRM
-from pcopy.cli.program import add_told
 from pcopy.cli.tree_program import TreeProgram
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pcopy.cli.argument_types import stripe, stripe_table, taking
+from pcopy.cli.common_options import add_told, refuse_useless_table
 from pcopy.cli.filter_options import add_filters
 from pcopy.cli.mistakes import OF_PSTRIPE
-from pcopy.cli.program import add_told, refuse_useless_table
 from pcopy.cli.tree_program import TreeProgram
 from pcopy.errors import Refused
 

@@ -8,10 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pcopy.cli.argument_types import at_least_0, block_size, seconds, taking
-from pcopy.cli.filter_options import add_filters, select_of
-from pcopy.cli.mistakes import OF_PTAR
-from pcopy.cli.program import (
-    Program,
+from pcopy.cli.common_options import (
     add_in_flight,
     add_limits,
     add_ranks,
@@ -21,6 +18,9 @@ from pcopy.cli.program import (
     refuse_what_names_no_file,
     telling_of,
 )
+from pcopy.cli.filter_options import add_filters, select_of
+from pcopy.cli.mistakes import OF_PTAR
+from pcopy.cli.program import Program
 from pcopy.errors import Refused
 from pcopy.signature.algorithms import ALGORITHMS, DEFAULT_ALGORITHM
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from pcopy.launch.tool import Command
     from pcopy.report.streams import Streams
+    from pcopy.tasks.base.job import Options
     from pcopy.tools.arguments import ArchiveArguments
 
 
@@ -101,6 +102,7 @@ exit status:
         return super().read_words(words)
 
     def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> ArchiveArguments:
+        from pcopy.tasks.base.job import Options
         from pcopy.tools.arguments import ArchiveArguments
 
         modes = [mode for mode in ("create", "extract", "list") if getattr(values, mode)]
@@ -122,28 +124,24 @@ exit status:
         refuse_what_names_no_file(values, "signature", directories=True)
         refuse_what_names_no_file(values, "errors", "log", directories=False)
         telling = telling_of(values)
+        options = Options(
+            sync=not values.no_sync,
+            max_errors=values.max_errors,
+            termination=values.termination,
+            select=select_of(values, paths if mode == "create" else ()),
+            bwlimit=values.bwlimit,
+            oplimit=values.oplimit,
+            numeric_owner=values.numeric_owner,
+            strip_components=values.strip_components,
+        )
         return ArchiveArguments(
             os.fsencode(values.file),
             paths,
             directory=os.fsencode(values.directory or ""),
-            compress_as=values.compress_as or "",
-            numeric_owner=values.numeric_owner,
-            strip_components=values.strip_components,
-            signature=os.fsencode(values.signature or ""),
-            hash=values.hash or "",
-            block_size=values.block_size,
-            sync=not values.no_sync,
-            one_file_system=values.one_file_system,
             ranks=values.ranks,
             in_flight=in_flight_of(values),
-            max_errors=values.max_errors,
-            termination=values.termination,
-            select=select_of(values, paths if mode == "create" else ()),
+            options=options if mode == "extract" else _of_contents(values, options),
             telling=telling._replace(verbose=2 if telling.verbose and mode != "list" else telling.verbose),
-            bwlimit=values.bwlimit,
-            oplimit=values.oplimit,
-            resumes=values.resume,
-            interval=values.checkpoint_interval,
             listing=listing,
             nul=values.nul,
         )
@@ -205,6 +203,20 @@ exit status:
             help="stop after N failed items, with status 75 (default 0: never)")  # fmt: skip
         add_termination(how)
         add_told(parser, items=True, each="; and what becomes of each item but directories")
+
+
+def _of_contents(values: Namespace, options: Options) -> Options:
+    """The ``options``, with those that -x does not know."""
+    signature = os.fsencode(values.signature or "")
+    return options._replace(
+        hash=(values.hash or DEFAULT_ALGORITHM) if signature else "",
+        block_size=values.block_size or options.block_size,
+        signature=os.path.abspath(signature) if signature else b"",
+        one_file_system=values.one_file_system,
+        compress_as=values.compress_as or "",
+        resumes=values.resume,
+        archive_interval=values.checkpoint_interval,
+    )
 
 
 _OLD_LETTERS = "cxtvfpSzqh"

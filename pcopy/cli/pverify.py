@@ -11,11 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pcopy.cli.argument_types import block_size, taking
-from pcopy.cli.compare_options import add_compare_options, comparison_of
-from pcopy.cli.filter_options import add_filters, select_of
-from pcopy.cli.mistakes import OF_PVERIFY
-from pcopy.cli.program import (
-    Program,
+from pcopy.cli.common_options import (
     add_in_flight,
     add_limits,
     add_ranks,
@@ -24,6 +20,10 @@ from pcopy.cli.program import (
     refuse_what_names_no_file,
     telling_of,
 )
+from pcopy.cli.compare_options import add_compare_options, comparison_of
+from pcopy.cli.filter_options import add_filters, select_of
+from pcopy.cli.mistakes import OF_PVERIFY
+from pcopy.cli.program import Program
 from pcopy.errors import REFUSED, Refused
 from pcopy.signature.algorithms import ALGORITHMS, DEFAULT_ALGORITHM
 from pcopy.text import counted
@@ -79,6 +79,7 @@ exit status:
         return Command(VERIFY, lambda words: self.parse(words, prepared))
 
     def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> VerifyArguments:
+        from pcopy.tasks.base.job import Options
         from pcopy.tools.arguments import VerifyArguments
 
         refuse_what_names_no_file(values, "create", "manifest", directories=bool(values.create))
@@ -99,14 +100,17 @@ exit status:
             manifest=os.fsencode(values.manifest or ""),
             ranks=values.ranks,
             in_flight=in_flight_of(values),
-            hash=values.hash or "",
-            block_size=values.block_size,
-            direct=values.direct,
-            drop_cache=values.drop_cache,
+            options=Options(
+                hash=values.hash or "",
+                block_size=values.block_size,
+                sync=False,
+                direct=values.direct,
+                drop_cache=values.drop_cache,
+                select=select_of(values, paths),
+                bwlimit=values.bwlimit,
+                oplimit=values.oplimit,
+            ),
             force=values.force,
-            select=select_of(values, paths),
-            bwlimit=values.bwlimit,
-            oplimit=values.oplimit,
             telling=telling_of(values),
             comparison=comparison,
         )

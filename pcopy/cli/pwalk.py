@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pcopy.cli.argument_types import taking
+from pcopy.cli.common_options import add_told
 from pcopy.cli.filter_options import add_filters, select_of
 from pcopy.cli.mistakes import OF_PWALK, named_nearest
-from pcopy.cli.program import Words, add_told
+from pcopy.cli.program import Words
 from pcopy.cli.tree_program import TreeProgram
 from pcopy.errors import Refused
 from pcopy.walk.expression import ARGUMENTS, INSTEAD, arguments_of, begins, parse
@@ -48,9 +49,6 @@ exit status:
   70 internal error; 75 stopped early
 """
 
-    def __init__(self) -> None:
-        self._expression: tuple[str, ...] = ()
-
     def command(self) -> Command:
         from pcopy.launch.tool import Command
         from pcopy.tools.walk import WALK, WalkPreparation
@@ -67,7 +65,6 @@ exit status:
                 raise Refused(f"--sort {value}: write --sort={value}, with an equals sign")
         self._refuse_unknown_tests(words[: end if start is None else start])
         if start is None:
-            self._expression = ()
             return super().read_words(words)
         before, rest, said = words[:start], words[start:], []
         valued = {name for action in self.parser()._actions if action.nargs is None for name in action.option_strings}
@@ -81,8 +78,11 @@ exit status:
             else:
                 said += [word, *rest[:taken]]
                 del rest[:taken]
-        self._expression = tuple(said)
-        return super().read_words(before)
+        return super().read_words(before)._replace(expression=tuple(said))
+
+    def _made(self, said: Words, values: Namespace, make: Callable[[Any], Any] | None) -> Any:
+        values.expression = said.expression
+        return super()._made(said, values, make)
 
     def _refuse_unknown_tests(self, words: Sequence[str]) -> None:
         for word in words:
@@ -94,7 +94,7 @@ exit status:
         if select_of(values, ()).anything:
             raise Refused("--from lists items without trees, where filters have no place: write tests, as -path")
         super().check_list(values, listing, paths)
-        walks = {"-maxdepth", "-mindepth", "-xdev", "-mount", "-prune"}.intersection(self._expression)
+        walks = {"-maxdepth", "-mindepth", "-xdev", "-mount", "-prune"}.intersection(values.expression)
         if walks:
             raise Refused(f"{min(walks)}: nothing is entered with --from; leave it out")
 
@@ -103,7 +103,7 @@ exit status:
 
         now = time.time_ns()
         try:
-            expression = parse(self._expression, now)
+            expression = parse(values.expression, now)
         except ValueError as error:
             raise Refused(f"{error}; see {self.name} --help") from None
         tree = self.tree_of(values, paths if values.listing is not None else paths or (b".",), "walked")

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pcopy.cli.argument_types import at_least_0, taking
-from pcopy.cli.filter_options import select_of
-from pcopy.cli.program import (
-    Program,
+from pcopy.cli.common_options import (
     add_in_flight,
     add_limits,
     add_ranks,
@@ -18,6 +16,8 @@ from pcopy.cli.program import (
     refuse_what_names_no_file,
     telling_of,
 )
+from pcopy.cli.filter_options import select_of
+from pcopy.cli.program import Program
 from pcopy.errors import Refused
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class TreeProgram(Program):
 
     def tree_of(self, values: Namespace, paths: tuple[bytes, ...], done: str) -> TreeArguments:
         """What the options of all these tools mean; raises ``Refused``. ``done`` is what is done to ``paths``."""
+        from pcopy.tasks.base.job import Options
         from pcopy.tools.arguments import TreeArguments
 
         listing = getattr(values, "listing", None)
@@ -70,14 +71,17 @@ class TreeProgram(Program):
         refuse_what_names_no_file(values, *(name for name in ("errors", "log") if name in values), directories=False)
         return TreeArguments(
             paths,
-            dry_run=getattr(values, "dry_run", False),
             ranks=values.ranks,
             in_flight=in_flight_of(values),
-            max_errors=values.max_errors,
-            termination=values.termination,
-            select=select_of(values, paths, removes=self.removes),
+            options=Options(
+                sync=False,
+                max_errors=values.max_errors,
+                termination=values.termination,
+                dry_run=getattr(values, "dry_run", False),
+                select=select_of(values, paths, removes=self.removes),
+                oplimit=getattr(values, "oplimit", 0),
+            ),
             telling=telling_of(values),
-            oplimit=getattr(values, "oplimit", 0),
             listing=b"" if listing is None else os.fsencode(listing),
             nul=getattr(values, "nul", False),
         )

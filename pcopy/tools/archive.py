@@ -21,7 +21,6 @@ from pcopy.jobs.paths import lies_in
 from pcopy.jobs.spool import SET_ANOTHER, refusing, spool_in
 from pcopy.launch.tool import Ended, Tool
 from pcopy.report.streams import tell
-from pcopy.signature.algorithms import DEFAULT_ALGORITHM
 from pcopy.signature.replacing import replacing
 from pcopy.tasks.archive.archive_file import ArchiveFile, is_in_use, job_name, left_by, name_of
 from pcopy.tasks.archive.arrange import Placement, PlacePieces, TellPieces
@@ -31,7 +30,7 @@ from pcopy.tasks.archive.made import PieceRecords
 from pcopy.tasks.archive.phases import PLACE, SYNC, TELL
 from pcopy.tasks.archive.sync_archive import SyncArchive
 from pcopy.tasks.base.codec import encode
-from pcopy.tasks.base.job import Job, Options, Root, Totals
+from pcopy.tasks.base.job import Job, Root, Totals
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.listed.hand_out import HandOut
@@ -157,28 +156,10 @@ class ArchivePreparation(OfArchive):
             roots: tuple[Root, ...] = (root,)
         else:
             roots = tuple(_root(path, arguments.directory, archive) for path in arguments.paths)
-        signs = bool(arguments.signature)
+        signs = bool(arguments.options.signature)
         if signs and len(roots) > 1:
             raise Refused("--signature describes one PATH: archive the directory that holds them all")
-        options = Options(
-            hash=(arguments.hash or DEFAULT_ALGORITHM) if signs else "",
-            block_size=arguments.block_size or Options().block_size,
-            signature=os.path.abspath(arguments.signature) if signs else b"",
-            sync=arguments.sync,
-            umask=umask_of_user(),
-            max_errors=arguments.max_errors,
-            termination=arguments.termination,
-            one_file_system=arguments.one_file_system,
-            select=arguments.select,
-            bwlimit=arguments.bwlimit,
-            oplimit=arguments.oplimit,
-            itemize=self.telling.itemizes,
-            archive_file=archive,
-            compress_as=arguments.compress_as,
-            numeric_owner=arguments.numeric_owner,
-            resumes=arguments.resumes,
-            archive_interval=arguments.interval,
-        )
+        options = arguments.options._replace(umask=umask_of_user(), itemize=self.telling.itemizes, archive_file=archive)
         check_outputs(() if self._listed else roots, options, arguments.telling, copies=False)
         check_compression(options.compress_as, options.block_size if signs else 0)
         name = job_name(archive)

@@ -13,7 +13,7 @@ from pcopy.jobs.control import Change
 from pcopy.jobs.lifecycle import Keeping
 from pcopy.named import NamedTuple
 from pcopy.report.screen import Telling
-from pcopy.tasks.base.job import Options, Select
+from pcopy.tasks.base.job import Options
 
 if TYPE_CHECKING:
     from pcopy.walk.expression import Expression
@@ -87,22 +87,16 @@ class ByProperties(NamedTuple):
 
 
 class VerifyArguments(NamedTuple):
-    """A command line, understood. ``block_size`` and ``hash`` are 0 and empty where they were not given."""
+    """A command line, understood; in its options a ``block_size`` of 0 and an empty ``hash`` were not given."""
 
     paths: tuple[bytes, ...]
     create: bytes = b""
     manifest: bytes = b""
     ranks: int = 0
     in_flight: int = 0
-    hash: str = ""
-    block_size: int = 0
-    direct: bool = False
-    drop_cache: bool = False
-    force: bool = False
-    select: Select = Select()
+    options: Options = Options(sync=False, block_size=0)
     telling: Telling = Telling()
-    bwlimit: int = 0
-    oplimit: int = 0
+    force: bool = False
     comparison: ByProperties | None = None
 
 
@@ -110,14 +104,10 @@ class TreeArguments(NamedTuple):
     """What the command lines of all tools say that go through trees in place."""
 
     paths: tuple[bytes, ...]
-    dry_run: bool = False
     ranks: int = 0
     in_flight: int = 0
-    max_errors: int = 0
-    termination: str = "tree"
-    select: Select = Select()
+    options: Options = Options(sync=False)
     telling: Telling = Telling()
-    oplimit: int = 0
     listing: bytes = b""
     """The file of ``--from``, or empty: then ``paths`` are not taken, and one at most is there, in which all lies."""
     nul: bool = False
@@ -139,24 +129,10 @@ class ArchiveArguments(NamedTuple):
     archive: bytes
     paths: tuple[bytes, ...]
     directory: bytes = b""
-    compress_as: str = ""
-    numeric_owner: bool = False
-    strip_components: int = 0
-    signature: bytes = b""
-    hash: str = ""
-    block_size: int = 0
-    sync: bool = True
-    one_file_system: bool = False
     ranks: int = 0
     in_flight: int = 0
-    max_errors: int = 0
-    termination: str = "tree"
-    select: Select = Select()
+    options: Options = Options()
     telling: Telling = Telling()
-    bwlimit: int = 0
-    oplimit: int = 0
-    resumes: bool = False
-    interval: float = Options().archive_interval
     listing: bytes = b""
     """The file that lists what is archived; ``nul``: paths in it end with a NUL."""
     nul: bool = False

@@ -69,7 +69,7 @@ class ChangePreparation(TreePreparation):
 
     def lines(self, ended: Ended, seconds: float, ranks: int) -> Iterator[str]:
         totals = ended.totals
-        changed = "would be changed" if self.tree.dry_run else "changed"
+        changed = "would be changed" if self.dry_run else "changed"
         yield from sums_lines(totals, "as wanted", "excluded")
         yield f"  {totals.mended:,} {changed}, {totals.copied - totals.mended:,} unchanged"
         yield pace_line(totals, seconds, ranks)
@@ -78,7 +78,7 @@ class ChangePreparation(TreePreparation):
         totals = ended.totals
         values = summary_values(totals, _COUNTED, seconds, ranks, ended.status)
         unchanged = totals.copied - totals.mended
-        return {**values, "changed": totals.mended, "unchanged": unchanged, "dry_run": self.tree.dry_run}
+        return {**values, "changed": totals.mended, "unchanged": unchanged, "dry_run": self.dry_run}
 
 
 def _root(path: bytes, arguments: ChangeArguments) -> Root:

@@ -90,18 +90,13 @@ class ComparePreparation(ReadPreparation):
             self._lists[path] = self._lists.get(path, 0) | bits_of(name)
         roots = tuple(root_read(path, follow=True) for path in arguments.paths)
         tells_common = any(bits & TELLS_COMMON for bits in self._lists.values())
-        options = Options(
+        asked = arguments.options
+        options = asked._replace(
             preserve=preserve_of(self._wanted),
             modify_window=comparison.window,
-            hash=(arguments.hash or DEFAULT_ALGORITHM) if self._wanted & CONTENT else "",
-            block_size=arguments.block_size or Options().block_size,
-            sync=False,
-            direct=arguments.direct,
-            drop_cache=arguments.drop_cache,
+            hash=(asked.hash or DEFAULT_ALGORITHM) if self._wanted & CONTENT else "",
+            block_size=asked.block_size or Options().block_size,
             umask=umask_of_user(),
-            select=arguments.select,
-            bwlimit=arguments.bwlimit,
-            oplimit=arguments.oplimit,
             compare=self._wanted | (TELLS_COMMON if tells_common else 0),
         )
         check_outputs(roots, options, self.telling, copies=False)

@@ -17,7 +17,7 @@ from pcopy.archive.reader import Damage, FoundMember, Read, members
 from pcopy.errors import HINDRANCES, INCOMPLETE, OK, Refused, hindrance
 from pcopy.fsio.problem import Problem
 from pcopy.report.streams import tell
-from pcopy.signature.algorithms import DEFAULT_ALGORITHM, algorithm
+from pcopy.signature.algorithms import algorithm
 from pcopy.tasks.archive.contents import ArchiveContents
 from pcopy.tasks.archive.found_members import is_below
 from pcopy.tasks.archive.one_stream import StreamReader
@@ -36,12 +36,7 @@ if TYPE_CHECKING:
 def list_archive(arguments: ArchiveArguments) -> int:
     """Prints the names; returns the exit status. Raises ``Refused``."""
     path, stream = archive_to_read(arguments, "-tv" if arguments.telling.verbose else "-t")
-    options = Options(
-        hash=arguments.hash or DEFAULT_ALGORITHM if arguments.signature else "",
-        block_size=arguments.block_size or Options().block_size,
-        signature=os.path.abspath(arguments.signature) if arguments.signature else b"",
-        umask=umask_of_user(),
-    )
+    options = arguments.options._replace(umask=umask_of_user())
     check_outputs((), options, arguments.telling, copies=False)
     listing = _Listing(arguments, path)
     descriptor = open_archive(path)
@@ -69,7 +64,7 @@ class _Listing:
     def __init__(self, arguments: ArchiveArguments, path: bytes) -> None:
         self.wrong = 0
         self._arguments, self._path = arguments, path
-        self._selection = Selection(arguments.select)
+        self._selection = Selection(arguments.options.select)
         self._signature: ArchiveSignature | None = None
 
     def is_wrong(self, text: str) -> None:
@@ -107,7 +102,7 @@ class _Listing:
         if told.json:
             print(json.dumps(_values(member)))
         elif not told.quiet:
-            print(_long(member, numeric=self._arguments.numeric_owner) if told.verbose else shown(member.name))
+            print(_long(member, numeric=self._arguments.options.numeric_owner) if told.verbose else shown(member.name))
         if self._signature is not None:
             try:
                 self._signature.take(found)

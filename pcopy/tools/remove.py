@@ -82,8 +82,8 @@ class RemovePreparation(TreePreparation):
             never_removed=kept,
             whole_directories=self.whole,
         )
-        if roots and not arguments.yes and not self.tree.dry_run:
-            part = "what the filters choose in " if self.tree.select.anything else ""
+        if roots and not arguments.yes and not self.dry_run:
+            part = "what the filters choose in " if self.tree.options.select.anything else ""
             _ask(_named(roots, part) if self.list is None else _listed(self.list, self.whole))
             self.began = time.monotonic()
 
@@ -94,18 +94,18 @@ class RemovePreparation(TreePreparation):
         tell("prm", "what is there yet is removed by the same command")
 
     def lines(self, ended: Ended, seconds: float, ranks: int) -> Iterator[str]:
-        removed = "would be removed" if self.tree.dry_run else "removed"
-        totals, select = ended.totals, self.tree.select
+        removed = "would be removed" if self.dry_run else "removed"
+        totals, select = ended.totals, self.tree.options.select
         yield from sums_lines(totals, removed, "left" if select.anything else "not empty")
         if select.anything and totals.skipped:
             yield f"  left: {totals.excluded:,} excluded by filters, {_not_empty(totals):,} not empty"
-        if self.list is not None and not self.whole and self.tree.dry_run and totals.directories:
+        if self.list is not None and not self.whole and self.dry_run and totals.directories:
             yield f"  {counted(totals.directories, 'directory', 'directories')} among them, if nothing else is in them"
         yield pace_line(totals, seconds, ranks)
 
     def summary(self, ended: Ended, seconds: float, ranks: int) -> dict[str, object]:
         totals = ended.totals
-        removed = {"removed": totals.copied, "not_empty": _not_empty(totals), "dry_run": self.tree.dry_run}
+        removed = {"removed": totals.copied, "not_empty": _not_empty(totals), "dry_run": self.dry_run}
         return {**summary_values(totals, _COUNTED, seconds, ranks, ended.status), **removed}
 
 

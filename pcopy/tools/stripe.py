@@ -107,7 +107,7 @@ class StripePreparation(TreePreparation):
         yield from Report.of(dict(ended.layouts)).lines(suits=self.stripe in ("", "auto"))
         files = f"{counted(totals.files, 'file', 'files')} of {show_size(totals.bytes)}"
         if self.stripe:
-            done = "would get" if self.tree.dry_run else "got"
+            done = "would get" if self.dry_run else "got"
             yield f"{files} {done} another layout, {counted(totals.skipped, 'item is', 'items are')} left alone"
         else:
             yield files
@@ -124,8 +124,8 @@ class StripePreparation(TreePreparation):
             "osts": {str(ost): number for ost, number in report.osts.items()},
             "fewer_stripes": report.fewer,
             "more_stripes": report.more,
-            "restriped": ended.totals.files if self.stripe and not self.tree.dry_run else 0,
-            "dry_run": self.tree.dry_run,
+            "restriped": ended.totals.files if self.stripe and not self.dry_run else 0,
+            "dry_run": self.dry_run,
         }
 
 

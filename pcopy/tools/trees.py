@@ -15,7 +15,7 @@ from pcopy.jobs.paths import source_of
 from pcopy.jobs.spool import spool_in
 from pcopy.launch.tool import Ended
 from pcopy.tasks.base.itemized import Itemized
-from pcopy.tasks.base.job import Failure, InFront, Job, Options, Root, Sink, Totals
+from pcopy.tasks.base.job import Failure, InFront, Job, Root, Sink, Totals
 from pcopy.tasks.base.rank import Rank
 from pcopy.text import shown
 from pcopy.tools.arguments import TreeArguments
@@ -34,10 +34,11 @@ class TreePreparation(SummedPreparation):
 
     def __init__(self, tree: TreeArguments) -> None:
         telling = tree.telling
-        if tree.dry_run:  # standard output has the lines: they would go through a bar, and be there twice
+        dry_run = tree.options.dry_run
+        if dry_run:  # standard output has the lines: they would go through a bar, and be there twice
             progress = "none" if sys.stdout.isatty() and telling.progress in ("auto", "bar") else telling.progress
             telling = telling._replace(verbose=min(telling.verbose, 1), progress=progress)
-        super().__init__(tree.ranks, tree.in_flight, telling, dry_run=tree.dry_run)
+        super().__init__(tree.ranks, tree.in_flight, telling, dry_run=dry_run)
         self.tree = tree
         self._missing: list[Failure] = []
         self.list: PathList | None = None
@@ -78,16 +79,7 @@ class TreePreparation(SummedPreparation):
         Raises ``Refused``.
         """
         check_told(self.telling, () if self.list else roots, f"is {self.done}")
-        tree = self.tree
-        common = Options(
-            max_errors=tree.max_errors,
-            termination=tree.termination,
-            sync=False,
-            dry_run=tree.dry_run,
-            select=tree.select,
-            oplimit=tree.oplimit,
-            itemize=self.telling.itemizes or self.lists,
-        )
+        common = self.tree.options._replace(itemize=self.telling.itemizes or self.lists)
         self.job = Job(os.urandom(5).hex(), 1, roots, common._replace(**options), copies=copies)
         if self.list is not None:
             from pcopy.jobs.files_from import path_of
@@ -99,7 +91,7 @@ class TreePreparation(SummedPreparation):
     @property
     def lists(self) -> bool:
         """Does standard output get a line for each item that would be changed?"""
-        return self.tree.dry_run and not (self.telling.json or self.telling.quiet)
+        return self.dry_run and not (self.telling.json or self.telling.quiet)
 
     def is_listed(self, items: Itemized) -> bool:
         """Are these such items?"""

@@ -22,7 +22,7 @@ from pcopy.tasks.archive.read_headers import ReadHeaders
 from pcopy.tasks.archive.rivals import CompareRivals, FollowLinks
 from pcopy.tasks.archive.unpack import Unpack
 from pcopy.tasks.base.codec import encode
-from pcopy.tasks.base.job import Job, Options, Root, Totals
+from pcopy.tasks.base.job import Job, Root, Totals
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.directories.sync_files import SyncFiles
 from pcopy.text import for_shell, shown
@@ -96,19 +96,11 @@ class UnpackPreparation(OfArchive):
         archive, self._stream = archive_to_read(arguments, "-x")
         root = _target(arguments.directory)
         check_told(self.telling, (root,), "is unpacked into")
-        options = Options(
-            sync=arguments.sync,
+        options = arguments.options._replace(
             umask=umask_of_user(),
-            max_errors=arguments.max_errors,
-            termination=arguments.termination,
-            select=arguments.select,
-            bwlimit=arguments.bwlimit,
-            oplimit=arguments.oplimit,
             itemize=self.telling.itemizes,
             archive_file=archive,
             archive_version=version_of(os.stat(archive)),
-            numeric_owner=arguments.numeric_owner,
-            strip_components=arguments.strip_components,
             members=arguments.paths,
         )
         self.job = Job(os.urandom(5).hex(), 1, (root,), options)

@@ -96,16 +96,11 @@ class VerifyPreparation(ReadPreparation):
 
     def _compared(self, arguments: VerifyArguments) -> tuple[tuple[bytes, ...], Options, bytes]:
         """What is read, how, and the manifest that it is compared with."""
-        options = Options(
-            hash=arguments.hash or DEFAULT_ALGORITHM,
-            block_size=arguments.block_size or Options().block_size,
-            sync=False,
-            direct=arguments.direct,
-            drop_cache=arguments.drop_cache,
+        asked = arguments.options
+        options = asked._replace(
+            hash=asked.hash or DEFAULT_ALGORITHM,
+            block_size=asked.block_size or Options().block_size,
             umask=umask_of_user(),
-            select=arguments.select,
-            bwlimit=arguments.bwlimit,
-            oplimit=arguments.oplimit,
         )
         paths, against = arguments.paths, b""
         if arguments.create:
@@ -117,14 +112,14 @@ class VerifyPreparation(ReadPreparation):
         elif arguments.manifest:
             _check_manifest(arguments.manifest, paths[0])
             reader = ManifestReader(arguments.manifest)
-            options = _as_told(arguments, options, reader.algorithm.name, reader.block_size, arguments.manifest)
+            options = _as_told(asked, options, reader.algorithm.name, reader.block_size, arguments.manifest)
             self._of_link = reader.first().kind == SYMLINK
             against = absolute(arguments.manifest)
         elif _is_signature(*paths):
             expected = self._expected = read_signature(paths[0])
             others = expected.files + expected.directories + expected.special
             self._of_link = expected.symlinks == 1 and not others
-            options = _as_told(arguments, options, expected.algorithm, expected.block_size, paths[0])
+            options = _as_told(asked, options, expected.algorithm, expected.block_size, paths[0])
             paths = paths[1:]
         return paths, options, against
 
@@ -270,9 +265,9 @@ def _check_manifest(manifest: bytes, path: bytes) -> None:
         raise Refused(f"{shown(manifest)}: is no regular file; put the manifest into one")
 
 
-def _as_told(arguments: VerifyArguments, options: Options, name: str, size: int, path: bytes) -> Options:
+def _as_told(asked: Options, options: Options, name: str, size: int, path: bytes) -> Options:
     """Algorithm and block size as the file ``path`` has them; raises ``Refused`` for other wishes."""
-    for option, asked, there in (("--hash", arguments.hash, name), ("--block-size", arguments.block_size, size)):
-        if asked and asked != there:
-            raise Refused(f"{option} {asked}: {shown(path)} was made with {there}; leave the option out")
+    for option, wanted, there in (("--hash", asked.hash, name), ("--block-size", asked.block_size, size)):
+        if wanted and wanted != there:
+            raise Refused(f"{option} {wanted}: {shown(path)} was made with {there}; leave the option out")
     return options._replace(hash=name, block_size=size)

@@ -123,8 +123,8 @@ class TestPrograms:
     def test_a_programs_own_mapping_counts_for_it_alone(self, files: Files) -> None:
         files(user="ranks: 2\npverify: {ranks: 3, hash: blake3}\nprm:\n  ranks: 4\nverify: true\nmax-errors: 0\n")
         assert (parse().ranks, parse().options.verify, parse().options.hash) == (2, True, "xxh3-128")
-        assert (PVERIFY.parse(["a", "b"]).ranks, PVERIFY.parse(["a", "b"]).hash) == (3, "blake3")
-        assert (PRM.parse(["a"]).tree.ranks, PRM.parse(["a"]).tree.max_errors) == (4, 0)
+        assert (PVERIFY.parse(["a", "b"]).ranks, PVERIFY.parse(["a", "b"]).options.hash) == (3, "blake3")
+        assert (PRM.parse(["a"]).tree.ranks, PRM.parse(["a"]).tree.options.max_errors) == (4, 0)
 
     def test_a_higher_file_counts_before_a_programs_own_mapping_of_a_lower_one(self, files: Files) -> None:
         files("pcopy: {ranks: 3}\n", "ranks: 2\n")

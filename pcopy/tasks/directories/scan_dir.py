@@ -38,7 +38,6 @@ from pcopy.tasks.directories.finish_dir import FinishDir, SealDir, directory_fai
 from pcopy.tasks.directories.sync_files import FileSystems, SyncFiles
 from pcopy.tasks.files.existing import Existing, look, looked_at_again, owners
 from pcopy.tasks.files.layouts import layout_at
-from pcopy.walk.link_loops import check_outside, check_repetition
 from pcopy.walk.listing import NAMES_AT_ONCE, Listing, NamesSpool, begin_list, spread
 from pcopy.walk.visitor import visit
 
@@ -194,6 +193,8 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
 
     def _check_followed(self, rank: Rank, parent: Place, source: int, status: os.stat_result) -> None:
         """Raises ``Problem`` if what a link has led to would have no end (``pcopy.walk.link_loops``)."""
+        from pcopy.walk.link_loops import check_outside, check_repetition
+
         sources, place = rank.sources[self.root], self.only_read
         check_repetition(
             sources, self.path, status, lambda path: rank.shown(place._replace(path=path), b"", on_source=True)
