@@ -193,14 +193,8 @@ static int compare(struct pairs *pairs, const struct item *one, const struct ite
 
 static void leave(pk_directory *found, const char *name, int letter, uint64_t inode, uint64_t other)
 {
-    const size_t length = strlen(name);
-    if (found->left)
-        found->names[found->names_size++] = '/';
-    memcpy(found->names + found->names_size, name, length);
-    found->names_size += length;
-    found->inodes[found->left] = inode;
     found->rows.inode[found->left] = other;
-    found->kinds[found->left++] = (uint8_t)letter;
+    pk_leave(found, name, letter, inode);
 }
 
 /* Goes through both sides by names. -1: there is no memory. */

@@ -7,14 +7,9 @@
 #include "internal.h"
 
 #include <stdio.h>
-#include <sys/vfs.h>
 #include <sys/xattr.h>
 
 #define READING (O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
-#define MAKING (O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC)
-#define ACCESS_ACL "system.posix_acl_access"
-#define FUSE_MAGIC 0x65735546
-#define FILEID_INO64_GEN 0x81
 #define MOST_KEPT 16
 
 /* The attributes that the copy gets. */
@@ -101,88 +96,20 @@ static int give_attributes(pk_worker *worker, int reading, int writing, const at
     return 0;
 }
 
-/* What a new file shows of its owner holds for all of them where nobody else can change that: in our own directory. */
-int pk_has_owner(pk_batch *batch, int writing, uid_t uid, gid_t gid)
-{
-    pk_work *work = batch->work;
-    int known = atomic_load_explicit(&work->owner_known, memory_order_acquire);
-    if (!known) {
-        struct stat directory, made;
-        const int is_ours = work->is_ours || (!fstat(batch->target, &directory) && directory.st_uid == geteuid());
-        known = is_ours && !fstat(writing, &made) ? 1 : -1;
-        if (known > 0) { /* several threads may get here, and all find the same */
-            __atomic_store_n(&work->uid, made.st_uid, __ATOMIC_RELAXED);
-            __atomic_store_n(&work->gid, made.st_gid, __ATOMIC_RELAXED);
-        }
-        atomic_store_explicit(&work->owner_known, known, memory_order_release);
-    }
-    return known > 0 && uid == __atomic_load_n(&work->uid, __ATOMIC_RELAXED) &&
-           gid == __atomic_load_n(&work->gid, __ATOMIC_RELAXED);
-}
-
 /* Owner, attributes, mode and times, in the order of pcopy/fsio/attributes.py. */
 static int dress(pk_worker *worker, pk_batch *batch, int reading, int writing, const struct stat *source,
                  const attributes *found)
 {
-    mode_t mode = source->st_mode & 07777;
     if (batch->flags & PK_OWNER) {
         doing(worker, OP_CHOWN);
         if (!pk_has_owner(batch, writing, source->st_uid, source->st_gid) &&
             fchown(writing, source->st_uid, source->st_gid))
             return -1;
     }
+    const struct timespec times[2] = {source->st_atim, source->st_mtim};
     if (give_attributes(worker, reading, writing, found))
         return -1;
-    if (batch->flags & PK_INHERITS) {
-        doing(worker, OP_REMOVEXATTR);
-        if (fremovexattr(writing, ACCESS_ACL) && errno != ENODATA && errno != ENOTSUP && errno != ENOSYS)
-            return -1;
-    }
-    if (!(batch->flags & PK_MODE))
-        mode &= ~(batch->umask | S_ISUID | S_ISGID);
-    doing(worker, OP_CHMOD);
-    if (set_mode(writing, mode))
-        return -1;
-    if (batch->flags & PK_TIMES) {
-        const struct timespec times[2] = {source->st_atim, source->st_mtim};
-        doing(worker, OP_UTIMENSAT);
-        if (futimens(writing, times))
-            return -1;
-    }
-    return 0;
-}
-
-static int is_fuse(int directory)
-{
-    struct statfs place;
-    return fstatfs(directory, &place) || place.f_type == FUSE_MAGIC;
-}
-
-/* pcopy.fsio.identity.mark_of, of what this job has made. */
-void pk_mark(int directory, int descriptor, uint8_t *out)
-{
-    struct {
-        struct file_handle head;
-        unsigned char room[128];
-    } handle;
-    int mount;
-    handle.head.handle_bytes = sizeof handle.room;
-    if (!name_to_handle_at(descriptor, "", &handle.head, &mount, AT_EMPTY_PATH) &&
-        !(handle.head.handle_type == FILEID_INO64_GEN && is_fuse(directory))) {
-        out[0] = (uint8_t)(5 + handle.head.handle_bytes);
-        out[1] = 'H';
-        memcpy(out + 2, &handle.head.handle_type, 4);
-        memcpy(out + 6, handle.room, handle.head.handle_bytes);
-        return;
-    }
-    struct statx born;
-    out[0] = 0;
-    if (!statx(descriptor, "", AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW, STATX_BTIME, &born) &&
-        born.stx_mask & STATX_BTIME) {
-        int64_t moment;
-        if (in_nanoseconds((struct timespec){born.stx_btime.tv_sec, born.stx_btime.tv_nsec}, &moment) && moment)
-            out[0] = (uint8_t)snprintf((char *)out + 1, PK_MARK - 1, "B%lld", (long long)moment);
-    }
+    return pk_give_mode_and_times(worker, batch, writing, source->st_mode, times);
 }
 
 static int is_full(int number)
@@ -195,10 +122,7 @@ static int given_up(pk_batch *batch, int reading, int writing, const char *name)
 {
     if (reading >= 0)
         close(reading);
-    if (writing >= 0)
-        close(writing);
-    while (name != NULL && unlinkat(batch->target, name, 0) && errno == EINTR)
-        ;
+    pk_take_back(batch, writing, name);
     return PK_DEFERRED;
 }
 
@@ -206,25 +130,11 @@ static int given_up(pk_batch *batch, int reading, int writing, const char *name)
 static int failed(pk_batch *batch, uint32_t row, int writing, const char *name, int operation, int number)
 {
     given_up(batch, -1, writing, name);
-    if (number == EINTR || number == EAGAIN)
+    if (is_passing(number))
         return PK_DEFERRED;
     if (is_full(number))
         atomic_fetch_add(&batch->work->full, 1);
     return told(batch, row, FAILED, operation, number);
-}
-
-int pk_write_all(int writing, const unsigned char *data, size_t size)
-{
-    while (size) {
-        ssize_t put = write(writing, data, size);
-        if (put < 0 && errno == EINTR)
-            continue;
-        if (put <= 0)
-            return put ? errno : EIO;
-        data += put;
-        size -= (size_t)put;
-    }
-    return 0;
 }
 
 /* The piece that is in the buffer, and all that follows. 0, -1 if reading went wrong, or the errno of writing. */
@@ -302,9 +212,7 @@ static int make(pk_worker *worker, pk_batch *batch, uint32_t row, int reading, s
     const unsigned char *data = batch->arena != NULL ? batch->arena + batch->offsets[row] : worker->buffer;
     uint8_t *const out = digest != NULL ? batch->digests + (size_t)row * (size_t)digest->size : NULL;
     doing(worker, OP_CREATE);
-    int writing;
-    while ((writing = openat(batch->target, made_as, MAKING, 0600)) < 0 && errno == EINTR)
-        ;
+    const int writing = pk_create(batch, made_as);
     if (writing < 0) {
         int number = errno;
         close(reading);

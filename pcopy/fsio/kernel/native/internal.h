@@ -131,13 +131,22 @@ typedef struct {
 int pk_open_whole(pk_worker *worker, int around, const char *name);
 int pk_is_directory(pk_worker *worker, int directory, uint64_t inode, uint64_t device);
 int pk_list_all(pk_worker *worker, int directory, char *names, size_t room, int most, pk_all *all);
+/* One more item is left of a directory, with room for it. */
+void pk_leave(pk_directory *found, const char *name, int letter, uint64_t inode);
 /* What an item is goes into a row of the columns that there are. -1 with errno set; EOVERFLOW: these can't hold it. */
 int pk_look_at(int directory, const char *name, int flags, const pk_columns *out, uint32_t row, uint32_t *mode);
 int pk_make_row(pk_worker *worker, pk_batch *batch, uint32_t row);
-/* Has a new file that owner already, as far as that is known? */
-int pk_has_owner(pk_batch *batch, int writing, uid_t uid, gid_t gid);
+/* A new file in the target directory, open, or -1 with errno set. */
+int pk_create(const pk_batch *batch, const char *name);
+/* Closes it, unless that is -1, and removes it, unless it has no name. */
+void pk_take_back(const pk_batch *batch, int writing, const char *name);
 /* 0, or an errno. */
 int pk_write_all(int writing, const unsigned char *data, size_t size);
+/* Has it that owner already, as far as that is known? */
+int pk_has_owner(pk_batch *batch, int writing, uid_t uid, gid_t gid);
+/* What follows its owner and attributes, in the order of pcopy/fsio/attributes.py: ACL, mode and times. -1: not all. */
+int pk_give_mode_and_times(pk_worker *worker, const pk_batch *batch, int writing, mode_t mode,
+                           const struct timespec times[2]);
 void pk_release_directories(pk_batch *batch);
 /* Looks at so many names (`left`), which are joined in `names`, in an open directory of the source. -1: one can't be
  * looked at, or there is no memory. */
@@ -183,6 +192,20 @@ static inline char *cut_off(char *name)
     return after + 1;
 }
 
+/* An item counts as what it is. */
+static inline void add_item(pk_sums *sums, const struct stat *status)
+{
+    switch (status->st_mode & S_IFMT) {
+    case S_IFREG:
+        sums->files++;
+        sums->bytes += (uint64_t)status->st_size;
+        break;
+    case S_IFDIR: sums->directories++; break;
+    case S_IFLNK: sums->links++; break;
+    default: sums->others++;
+    }
+}
+
 static inline void doing(pk_worker *worker, int operation)
 {
     atomic_store_explicit(&worker->operation, operation, memory_order_relaxed);
@@ -195,6 +218,12 @@ static inline int told(pk_batch *batch, uint32_t row, int code, int operation, i
     batch->verdicts.operations[row] = (uint8_t)operation;
     batch->verdicts.errnos[row] = number;
     return code;
+}
+
+/* A signal came between, or it would have to wait: done once more, it may be well. */
+static inline int is_passing(int number)
+{
+    return number == EINTR || number == EAGAIN;
 }
 
 /* Times that all file systems hold, in seconds (pcopy.fsio.attributes.has_common_times): what others make of theirs must

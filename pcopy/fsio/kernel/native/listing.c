@@ -1,4 +1,4 @@
-/* What is in a directory: parts of large ones, and all of one that is to be done as a whole. */
+/* What is in a directory: parts of large ones, and all of one that is to be done as a whole, or what is left of it. */
 #include "internal.h"
 
 #include <dirent.h>
@@ -92,4 +92,15 @@ int pk_list_all(pk_worker *worker, int directory, char *names, size_t room, int 
         return -1;
     names[listing.used] = '\0';
     return number;
+}
+
+void pk_leave(pk_directory *found, const char *name, int letter, uint64_t inode)
+{
+    const size_t length = strlen(name);
+    if (found->left)
+        found->names[found->names_size++] = '/';
+    memcpy(found->names + found->names_size, name, length);
+    found->names_size += length;
+    found->inodes[found->left] = inode;
+    found->kinds[found->left++] = (uint8_t)letter;
 }

@@ -2,25 +2,6 @@
  * is left of it. */
 #include "internal.h"
 
-#include <sys/xattr.h>
-
-#define MAKING (O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC)
-#define ACCESS_ACL "system.posix_acl_access"
-
-/* Nothing is left of it. */
-static void take_back(const pk_batch *batch, int writing, const char *name)
-{
-    if (writing >= 0)
-        close(writing);
-    while (unlinkat(batch->target, name, 0) && errno == EINTR)
-        ;
-}
-
-static int is_passing(int number)
-{
-    return number == EINTR || number == EAGAIN;
-}
-
 /* Owner and group. 1: others have it, since we may not give it away, as pcopy.fsio.attributes.change_owner has it. */
 static int own(pk_batch *batch, int writing, uint32_t uid, uint32_t gid)
 {
@@ -37,7 +18,7 @@ static int dress(pk_worker *worker, pk_batch *batch, uint32_t row, int writing)
     const pk_columns *given = &batch->given;
     const struct timespec mtime = {given->mtime[row] / 1000000000, given->mtime[row] % 1000000000};
     const struct timespec times[2] = {mtime, mtime};
-    mode_t mode = given->mode[row] & 07777;
+    const mode_t mode = given->mode[row];
     int is_excused = 0;
     if (batch->flags & PK_OWNER) {
         doing(worker, OP_CHOWN);
@@ -45,18 +26,7 @@ static int dress(pk_worker *worker, pk_batch *batch, uint32_t row, int writing)
         if (is_excused < 0 || (is_excused && mode & (S_ISUID | S_ISGID)))
             return -1;
     }
-    if (batch->flags & PK_INHERITS) {
-        doing(worker, OP_REMOVEXATTR);
-        if (fremovexattr(writing, ACCESS_ACL) && errno != ENODATA && errno != ENOTSUP && errno != ENOSYS)
-            return -1;
-    }
-    if (!(batch->flags & PK_MODE))
-        mode &= ~(batch->umask | S_ISUID | S_ISGID);
-    doing(worker, OP_CHMOD);
-    if (set_mode(writing, mode))
-        return -1;
-    doing(worker, OP_UTIMENSAT);
-    return batch->flags & PK_TIMES && futimens(writing, times) ? -1 : is_excused;
+    return pk_give_mode_and_times(worker, batch, writing, mode, times) ? -1 : is_excused;
 }
 
 int pk_make_row(pk_worker *worker, pk_batch *batch, uint32_t row)
@@ -69,25 +39,25 @@ int pk_make_row(pk_worker *worker, pk_batch *batch, uint32_t row)
         (given->mode[row] & (S_ISUID | S_ISGID) && !(batch->flags & PK_OWNER)))
         return PK_DEFERRED;
     doing(worker, OP_CREATE);
-    int writing = openat(batch->target, name, MAKING, 0600);
+    const int writing = pk_create(batch, name);
     if (writing < 0)
         return is_passing(errno) ? PK_DEFERRED : told(batch, row, errno == EEXIST ? ANEW : FAILED, OP_CREATE, errno);
     doing(worker, OP_WRITE);
     int number = pk_write_all(writing, batch->arena + batch->offsets[row], size);
     if (number) {
-        take_back(batch, writing, name);
+        pk_take_back(batch, writing, name);
         return is_passing(number) ? PK_DEFERRED : told(batch, row, FAILED, OP_WRITE, number);
     }
     const int is_excused = dress(worker, batch, row, writing);
     if (is_excused < 0) {
         atomic_store_explicit(&batch->work->is_refused, 1, memory_order_relaxed);
-        take_back(batch, writing, name);
+        pk_take_back(batch, writing, name);
         return PK_DEFERRED;
     }
     doing(worker, OP_CLOSE);
     if (close(writing)) {
         number = errno;
-        take_back(batch, -1, name);
+        pk_take_back(batch, -1, name);
         return is_passing(number) ? PK_DEFERRED : told(batch, row, FAILED, OP_CLOSE, number);
     }
     batch->verdicts.bytes[row] = size;

@@ -147,15 +147,7 @@ static int mend_item(pk_worker *worker, const pk_batch *batch, int directory, co
     if ((is_directory && closes(batch, &status, &wish)) || (!is_nothing(&wish) && give(worker, directory, name, &wish)))
         return -1;
     sums->changed += !is_nothing(&wish);
-    switch (status.st_mode & S_IFMT) {
-    case S_IFREG:
-        sums->files++;
-        sums->bytes += (uint64_t)status.st_size;
-        break;
-    case S_IFDIR: sums->directories++; break;
-    case S_IFLNK: sums->links++; break;
-    default: sums->others++;
-    }
+    add_item(sums, &status);
     return 0;
 }
 
@@ -181,15 +173,8 @@ static int mend_all(pk_worker *worker, pk_batch *batch, uint32_t row, int direct
         char *const next = cut_off(name);
         const uint8_t kind = all.kinds[each];
         const int left = mend_item(worker, batch, directory, name, kind, all.inodes[each], &batch->sums[row]);
-        if (left || kind == 'd') {
-            const size_t length = (size_t)(next - name) - 1;
-            if (found->left)
-                found->names[found->names_size++] = '/';
-            memcpy(found->names + found->names_size, name, length);
-            found->names_size += length;
-            found->inodes[found->left] = all.inodes[each];
-            found->kinds[found->left++] = left ? '?' : 'd';
-        }
+        if (left || kind == 'd')
+            pk_leave(found, name, left ? '?' : 'd', all.inodes[each]);
         name = next;
     }
     return 0;

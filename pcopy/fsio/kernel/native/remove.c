@@ -39,14 +39,7 @@ static int remove_item(pk_worker *worker, const pk_batch *batch, int directory, 
     doing(worker, OP_UNLINK);
     if (unlinkat(directory, name, 0))
         return -1;
-    if (S_ISREG(status.st_mode)) {
-        sums->files++;
-        sums->bytes += (uint64_t)status.st_size;
-    } else if (S_ISLNK(status.st_mode)) {
-        sums->links++;
-    } else {
-        sums->others++;
-    }
+    add_item(sums, &status);
     return 0;
 }
 

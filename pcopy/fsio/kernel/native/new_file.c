@@ -1,0 +1,113 @@
+/* A new file: how it is made, what it gets, what it is known by, and how it is taken back. */
+#include "internal.h"
+
+#include <stdio.h>
+#include <sys/vfs.h>
+#include <sys/xattr.h>
+
+#define MAKING (O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC)
+#define ACCESS_ACL "system.posix_acl_access"
+#define FUSE_MAGIC 0x65735546
+#define FILEID_INO64_GEN 0x81
+
+int pk_create(const pk_batch *batch, const char *name)
+{
+    int writing;
+    while ((writing = openat(batch->target, name, MAKING, 0600)) < 0 && errno == EINTR)
+        ;
+    return writing;
+}
+
+void pk_take_back(const pk_batch *batch, int writing, const char *name)
+{
+    if (writing >= 0)
+        close(writing);
+    while (name != NULL && unlinkat(batch->target, name, 0) && errno == EINTR)
+        ;
+}
+
+int pk_write_all(int writing, const unsigned char *data, size_t size)
+{
+    while (size) {
+        ssize_t put = write(writing, data, size);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put <= 0)
+            return put ? errno : EIO;
+        data += put;
+        size -= (size_t)put;
+    }
+    return 0;
+}
+
+/* What a new file shows of its owner holds for all of them where nobody else can change that: in our own directory. */
+int pk_has_owner(pk_batch *batch, int writing, uid_t uid, gid_t gid)
+{
+    pk_work *work = batch->work;
+    int known = atomic_load_explicit(&work->owner_known, memory_order_acquire);
+    if (!known) {
+        struct stat directory, made;
+        const int is_ours = work->is_ours || (!fstat(batch->target, &directory) && directory.st_uid == geteuid());
+        known = is_ours && !fstat(writing, &made) ? 1 : -1;
+        if (known > 0) { /* several threads may get here, and all find the same */
+            __atomic_store_n(&work->uid, made.st_uid, __ATOMIC_RELAXED);
+            __atomic_store_n(&work->gid, made.st_gid, __ATOMIC_RELAXED);
+        }
+        atomic_store_explicit(&work->owner_known, known, memory_order_release);
+    }
+    return known > 0 && uid == __atomic_load_n(&work->uid, __ATOMIC_RELAXED) &&
+           gid == __atomic_load_n(&work->gid, __ATOMIC_RELAXED);
+}
+
+int pk_give_mode_and_times(pk_worker *worker, const pk_batch *batch, int writing, mode_t mode,
+                           const struct timespec times[2])
+{
+    mode &= 07777;
+    if (batch->flags & PK_INHERITS) {
+        doing(worker, OP_REMOVEXATTR);
+        if (fremovexattr(writing, ACCESS_ACL) && errno != ENODATA && errno != ENOTSUP && errno != ENOSYS)
+            return -1;
+    }
+    if (!(batch->flags & PK_MODE))
+        mode &= ~(batch->umask | S_ISUID | S_ISGID);
+    doing(worker, OP_CHMOD);
+    if (set_mode(writing, mode))
+        return -1;
+    if (!(batch->flags & PK_TIMES))
+        return 0;
+    doing(worker, OP_UTIMENSAT);
+    return futimens(writing, times);
+}
+
+static int is_fuse(int directory)
+{
+    struct statfs place;
+    return fstatfs(directory, &place) || place.f_type == FUSE_MAGIC;
+}
+
+/* pcopy.fsio.identity.mark_of, of what this job has made. */
+void pk_mark(int directory, int descriptor, uint8_t *out)
+{
+    struct {
+        struct file_handle head;
+        unsigned char room[128];
+    } handle;
+    int mount;
+    handle.head.handle_bytes = sizeof handle.room;
+    if (!name_to_handle_at(descriptor, "", &handle.head, &mount, AT_EMPTY_PATH) &&
+        !(handle.head.handle_type == FILEID_INO64_GEN && is_fuse(directory))) {
+        out[0] = (uint8_t)(5 + handle.head.handle_bytes);
+        out[1] = 'H';
+        memcpy(out + 2, &handle.head.handle_type, 4);
+        memcpy(out + 6, handle.room, handle.head.handle_bytes);
+        return;
+    }
+    struct statx born;
+    out[0] = 0;
+    if (!statx(descriptor, "", AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW, STATX_BTIME, &born) &&
+        born.stx_mask & STATX_BTIME) {
+        int64_t moment;
+        if (in_nanoseconds((struct timespec){born.stx_btime.tv_sec, born.stx_btime.tv_nsec}, &moment) && moment)
+            out[0] = (uint8_t)snprintf((char *)out + 1, PK_MARK - 1, "B%lld", (long long)moment);
+    }
+}
