@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,6 +19,7 @@ from tests.faults.test_real import bindfs
 from tests.support.command import show, start
 from tests.support.faults import Fault
 from tests.support.processes import background, wait_until
+from tests.support.users import NOBODY, require_root
 
 
 def test_files_that_are_there(area: Path) -> None:
@@ -102,6 +104,67 @@ def test_what_cannot_be_looked_at_counts_once(area: Path, error: str) -> None:
     counted = [numbers[key] for key in ("found", "files", "directories", "skipped", "failed")]
     assert counted == [4 + failed, 2, 2, 0, failed]
     assert sorted((area / "list.txt").read_text().split()) == ["tree", "tree/inner", "tree/inner/kept", "tree/kept"]
+
+
+EXPRESSIONS = ("", "-type f", "-type d", "-size -9", "-mindepth 2", "-name s*", "-name o*", "! -empty", "-print -print")
+
+
+def check_numbers(numbers: dict[str, int], told: set[str], unlisted: set[str], everything: set[str]) -> None:
+    """Each item counts once: those of ``everything`` that find names, those that it has ``told`` without an error."""
+    assert numbers["found"] == len(everything)
+    assert numbers["failed"] == len(unlisted)
+    kinds = ("files", "directories", "symlinks", "special")
+    assert sum(numbers[kind] for kind in kinds) == len(told - unlisted)
+    assert numbers["skipped"] == len(everything - told - unlisted)
+    assert numbers["exit_status"] == 1
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_directory_that_may_not_be_read_is_told_and_has_failed_once(area: Path, expression: str, ranks: int) -> None:
+    """As find tells it, and of it."""
+    require_root("become another user")
+    tree = area / "tree"
+    for number in range(20):  # several beside each other, which the kernel gets together
+        (tree / f"open{number}/below").mkdir(parents=True)
+        (tree / f"shut{number}/below").mkdir(parents=True)
+        (tree / f"open{number}/file").touch()
+    for shut in ("shut3", "shut7", "open5/below"):
+        (tree / shut).chmod(0)
+    area.chmod(0o777)
+    line = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "find", "tree"]
+    every = subprocess.run(line, check=False, capture_output=True, text=True, cwd=area)
+    once = expression.removesuffix(" -print").split()  # of a doubled -print each item counts once, too
+    oracle = subprocess.run([*line, *once], check=False, capture_output=True, text=True, cwd=area)
+    unlisted = {f"tree/{shut}" for shut in ("shut3", "shut7", "open5/below")}
+    assert every.returncode == oracle.returncode == 1
+    assert every.stderr.count(": Permission denied") == len(unlisted)
+    words = ("--json", "--output", "list.lst", "tree", *expression.split())
+    run = pwalk(*words, cwd=area, ranks=ranks, user=NOBODY)
+    assert run.returncode == 1 and run.stderr.count(b"\n") == 3, show(run)
+    listed = (area / "list.lst").read_text().splitlines()
+    told = set(oracle.stdout.splitlines())
+    assert set(listed) == told and len(listed) == len(told) * (2 if "-print" in expression else 1)
+    check_numbers(json.loads(run.stdout), told, unlisted, set(every.stdout.splitlines()))
+
+
+@pytest.mark.parametrize("expression", ["", "-type f", "-size -9"])
+@pytest.mark.parametrize("where", ["tree", "tree/inner"])
+def test_a_directory_that_the_disk_cannot_list(area: Path, expression: str, where: str) -> None:
+    for name in ("tree/file", "tree/inner/file", "tree/other/file"):
+        (area / name).parent.mkdir(parents=True, exist_ok=True)
+        (area / name).touch()
+    everything = set(subprocess.check_output(["find", "tree"], cwd=area, text=True).splitlines())
+    told = set(subprocess.check_output(["find", "tree", *expression.split()], cwd=area, text=True).splitlines())
+    for known in (everything, told):  # what is in it is not found
+        known -= {each for each in known if each.startswith(f"{where}/")}
+    fault = Fault(area / "log", ["getdents64"], area / where, "EIO")
+    words = ("--json", "--output", "list.lst", "tree", *expression.split())
+    run = pwalk(*words, cwd=area, ranks=1, wrap=fault.wrap())
+    fault.check()
+    assert run.stderr.decode() == f"pwalk: {where}: readdir: Input/output error (EIO)\n", show(run)
+    assert set((area / "list.lst").read_text().splitlines()) == told
+    check_numbers(json.loads(run.stdout), told, {where}, everything)
 
 
 def test_a_list_of_a_file_system_that_names_each_file(area: Path) -> None:

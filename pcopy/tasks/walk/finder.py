@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Sequence
 from itertools import compress
 
@@ -11,6 +12,7 @@ from pcopy.fsio.kernel.batches import Stat
 from pcopy.fsio.kernel.columns import MODE, MTIME, SIZE, Code, Rows, Verdicts, pack_names
 from pcopy.fsio.kernel.directory_batches import SumsWithin
 from pcopy.fsio.kernel.interface import waited
+from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result, Tried
@@ -21,6 +23,9 @@ from pcopy.tasks.walk.tell_found import Handover
 from pcopy.walk.forms import ENDS, form_of, mask_of
 from pcopy.walk.matching import DIRECTORY, KINDS, UNKNOWN, Items, compiled, is_cheap, opens, parted, types_of, wanted
 from pcopy.walk.walk_wish import WalkWish
+
+HERE = -100
+"""A PATH of the command line starts from the working directory, as for ``openat``."""
 
 _FILE = ord("f")
 _COUNTERS = {_FILE: counts.FILES, DIRECTORY: counts.DIRECTORIES, ord("l"): counts.SYMLINKS}
@@ -246,11 +251,28 @@ class Finder:
         result.count(counts.FOUND, len(items))
         result.count(counts.SKIPPED, len(items) - told)
 
-    def _tell_seen(self, result: Result, items: Items, telling: Handover) -> int:
+    def is_told(self, place: Place) -> bool:
+        """Is this directory itself told? Asks once more, of what it is now; if that is not known any more, it was."""
+        around, _, name = place.path.rpartition(b"/")
+        root, names = self._rank.job.roots[place.root], [name]
+        directory, above = HERE, b""
+        try:
+            if place.path:
+                directory, above = self._rank.sources[place.root].open(around), self.above(place._replace(path=around))
+                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            else:
+                names, status = [root.source_shown], os.lstat(root.source_shown)
+        except (OSError, Problem):
+            return True
+        items = Items(directory, above, names, bytes((DIRECTORY,)), Rows.of([status], self.mask))
+        return depth_in(place) > self.wish.least_depth and bool(self._chosen_seen(items))
+
+    def _chosen_seen(self, items: Items) -> Sequence[int]:
         chosen = self._dear(items, self._cheap(items, range(len(items))))
-        if self.wish.prints:
-            chosen = sorted(items.printed)
-        chosen = self._told(items, chosen)
+        return self._told(items, sorted(items.printed) if self.wish.prints else chosen)
+
+    def _tell_seen(self, result: Result, items: Items, telling: Handover) -> int:
+        chosen = self._chosen_seen(items)
         if not chosen:
             return 0
         told = items if len(chosen) == len(items) else items.chosen(chosen)

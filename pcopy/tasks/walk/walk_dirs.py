@@ -4,7 +4,8 @@ A task goes on with the directories that it finds as long as other ranks have wo
 their own. The names of a large directory are spread over the ranks.
 
 Rules: a directory is entered from the one around it, never through a symbolic link, and only if it is the one that was
-found. One that has gone meanwhile was never there.
+found. One that has gone meanwhile was never there. One that cannot be listed is told as any other, but counts as failed
+and not as told or skipped: each item counts once.
 """
 
 from __future__ import annotations
@@ -30,16 +31,13 @@ from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.base.siblings import ToEnter
 from pcopy.tasks.base.values import NOWHERE, Place, unpack_numbers
-from pcopy.tasks.walk.finder import Finder, depth_in, kind_of
+from pcopy.tasks.walk.finder import HERE, Finder, depth_in, kind_of
 from pcopy.tasks.walk.tell_found import MOST_TOLD, Handover
 from pcopy.walk.listing import NAMES_AT_ONCE, NamesSpool, begin_list, spread, unpack_listed
 from pcopy.walk.matching import DIRECTORY, UNKNOWN, Items
 
 MOST_PATHS = 1000
 """Names of a directory that is entered together with others where paths alone are told."""
-
-_HERE = -100
-"""A PATH of the command line starts from the working directory, as for ``openat``."""
 
 
 class WalkRoot(Kind, code=100, doing="walking", is_note=False):
@@ -64,9 +62,7 @@ class WalkRoot(Kind, code=100, doing="walking", is_note=False):
             result.fail(place, root.item, Problem.of("stat", error), retry=Tried.NEVER)
             return
         is_directory = stat.S_ISDIR(status.st_mode) and not root.item
-        items = Items(
-            _HERE, b"", [root.source_shown], bytes((kind_of(status.st_mode),)), Rows.of([status], finder.mask)
-        )
+        items = Items(HERE, b"", [root.source_shown], bytes((kind_of(status.st_mode),)), Rows.of([status], finder.mask))
         told = finder.tell_root(result, items, telling)
         result.count(counts.SKIPPED, 1 - told)
         if told and root.item and finder.summing is not None:
@@ -107,7 +103,10 @@ class WalkNames(Divisible, code=102, doing="walking", is_note=False):
         try:
             directory = rank.open_source(self.place)
         except Problem as problem:
-            _unread(result, self.place, problem)
+            names = unpack_names(self.names)
+            result.count(counts.FOUND, len(names))
+            for name in names:
+                result.fail(self.place, name, problem, retry=Tried.NEVER)
             return
         yield from walk.look(self.place, directory, self.names, self.kinds, unpack_numbers(self.inodes))
         yield from walk.go_on()
@@ -199,7 +198,7 @@ class _Walk(ToEnter):
             try:
                 yield from self.look(place, -1, within.names, within.kinds, within.inodes, within.rows)
             except Problem as problem:
-                _unread(self._result, place, problem)
+                self._unread(place, problem)
                 return
         self._finder.listed(place, len(within.kinds))
 
@@ -217,7 +216,7 @@ class _Walk(ToEnter):
         except Problem as problem:
             self._result.count(counts.UNSCANNED, -1)
             if problem.errno != errno.ENOENT:
-                _unread(self._result, around._replace(path=path), problem)
+                self._unread(around._replace(path=path), problem)
             return
         if self._finder.wish.same_device and identity.mount != around.source_id.mount:
             self._result.count(counts.UNSCANNED, -1)
@@ -245,7 +244,7 @@ class _Walk(ToEnter):
                 if number:
                     yield from self.look(place, directory, listed.names, listed.kinds, listed.inodes)
         except Problem as problem:
-            _unread(result, place, problem)
+            self._unread(place, problem)
             return
         self._finder.listed(place, number)
 
@@ -283,6 +282,11 @@ class _Walk(ToEnter):
         self._result.count(counts.UNSCANNED, len(rows))
         self.add(place, [names[row] for row in rows], [inodes[row] for row in rows])
 
+    def _unread(self, place: Place, problem: Problem) -> None:
+        """What is in a directory can't be told. It has counted as told or skipped when it was found."""
+        self._result.count(counts.DIRECTORIES if self._finder.is_told(place) else counts.SKIPPED, -1)
+        self._result.fail(place, b"", problem, retry=Tried.NEVER)
+
     def _task(self, around: Place, names: bytes, inodes: bytes) -> WalkDirs:
         return WalkDirs(around, names, inodes)
 
@@ -291,9 +295,3 @@ def _below(around: Place, name: bytes, inode: int) -> Place:
     """A directory on the same mount."""
     path = around.path + b"/" + name if around.path else name
     return Place(around.root, path, Identity(around.source_id.mount, inode), NOWHERE, False, False)
-
-
-def _unread(result: Result, place: Place, problem: Problem) -> None:
-    """What is in a directory can't be told."""
-    result.count(counts.FOUND)
-    result.fail(place, b"", problem, retry=Tried.NEVER)
