@@ -22,6 +22,7 @@ from pcopy.walk.matching import Items
 from pcopy.walk.tree_sums import TreeSums
 
 if TYPE_CHECKING:
+    from pcopy.fsio.kernel.directory_batches import Summed
     from pcopy.fsio.kernel.interface import Kernel
 
 TOP = 20
@@ -61,7 +62,8 @@ class WalkSums:
         self._now = now
         self._bounds = [*(now - days * _DAY for days in reversed(AGES)), now]
         """Moments that part the classes of age; one that is such a moment belongs to the older class."""
-        self._tally = None if kernel is None else kernel.tally(self._bounds)
+        self.tally = None if kernel is None else kernel.tally(self._bounds)
+        """What adds up columns; a kernel may add to it by itself (``pcopy.fsio.kernel.directory_batches.Look``)."""
         self.types: Counter[str] = Counter()
         self.size = 0
         """Bytes of regular files, and what is allocated for all items."""
@@ -87,19 +89,35 @@ class WalkSums:
     def add(self, items: Items, depth: int) -> None:
         """Items of one directory, all of which have the columns of ``MASK``."""
         rows, kinds = items.seen, items.kinds
-        for kind in set(kinds):
-            self.types[TYPES[kind]] += kinds.count(kind)
-        self.depths[min(depth, DEEPEST)] += len(kinds)
+        self._add_kinds(kinds, depth)
         self._add_names(items)
-        size, allocated, largest = (self._tally and self._tally.add(rows, kinds)) or self._add_columns(rows, kinds)
+        size, allocated, largest = (self.tally and self.tally.add(rows, kinds)) or self._add_columns(rows, kinds)
         if depth > 0:
             self.trees.add(items.above, depth - 1, len(kinds), size, allocated)
         _add_owners(self.owners["users"], rows.uid, items, (size, allocated))
         _add_owners(self.owners["groups"], rows.gid, items, (size, allocated))
-        if _FILE in kinds and (len(self._files) < TOP or largest > self._files[0][0]):
+        if _FILE in kinds and largest > self.least_named:
             for name, kind, each in zip(items.names, kinds, rows.size, strict=True):
-                if kind == _FILE and (len(self._files) < TOP or each > self._files[0][0]):
+                if kind == _FILE and each > self.least_named:
                     _keep(self._files, (each, items.above + name))
+
+    def add_summed(self, above: bytes, kinds: bytes, depth: int, summed: Summed) -> None:
+        """All that is in the directory ``above`` (with a slash at its end), which ``tally`` has: types and owner."""
+        self._add_kinds(kinds, depth)
+        sums = len(kinds), summed.size, summed.allocated
+        self.trees.add(above, depth - 1, *sums)
+        _add_owner(self.owners["users"], summed.user, *sums)
+        _add_owner(self.owners["groups"], summed.group, *sums)
+
+    @property
+    def least_named(self) -> int:
+        """A file of more bytes is one of the largest."""
+        return self._files[0][0] if len(self._files) == TOP else -1
+
+    def _add_kinds(self, kinds: bytes, depth: int) -> None:
+        for kind in set(kinds):
+            self.types[TYPES[kind]] += kinds.count(kind)
+        self.depths[min(depth, DEEPEST)] += len(kinds)
 
     def _add_columns(self, rows: Rows, kinds: bytes) -> tuple[int, int, int]:
         """As ``Tally.add``. Each column is looked at as a whole; one by one only where its items differ."""
@@ -191,10 +209,10 @@ class WalkSums:
         return dump_primitives((counters, numbers, self.owners, self._files, self._directories, trees))
 
     def _take_tally(self) -> None:
-        if self._tally is None:
+        if self.tally is None:
             return
-        sums, classes = self._tally.sums(), self._tally.classes()
-        self._tally = None
+        sums, classes = self.tally.sums(), self.tally.classes()
+        self.tally = None
         self.size += sums.pop("bytes")
         self.allocated += sums.pop("allocated")
         self.holes += sums.pop("holes")

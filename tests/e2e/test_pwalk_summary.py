@@ -59,13 +59,9 @@ def test_bytes_are_told_only_where_sizes_were_asked_for(tree: Path) -> None:
         assert json.loads(run.stdout)["bytes"] == known, show(run)
 
 
-def test_tells_the_sums_that_find_tells(tree: Path) -> None:
-    around = tree.parent
-    run = pwalk("--summary", "--json", "tree", cwd=around, ranks=3)
-    assert (run.returncode, run.stderr) == (0, b""), show(run)
-    told = json.loads(run.stdout)
+def check_sums(told: dict[str, Any], rows: list[list[str]]) -> None:
+    """``rows`` are ``printed`` by find: type, bytes, blocks, depth, user, group, time, path."""
     sums = told["summary"]
-    rows = printed("%y %s %b %d %U %G %T@ %p", cwd=around)
     assert told["found"] == len(rows)
     letters = {"f": "file", "d": "directory", "l": "symlink", "p": "fifo"}
     assert sums["types"] == Counter(letters[row[0]] for row in rows)
@@ -89,6 +85,17 @@ def test_tells_the_sums_that_find_tells(tree: Path) -> None:
     assert [(row["bytes"], row["path"]) for row in sums["largest_files"]] == [
         (size, path.replace("\udcff", "\\xff")) for size, path in largest[:20]
     ]
+
+
+def test_tells_the_sums_that_find_tells(tree: Path) -> None:
+    around = tree.parent
+    run = pwalk("--summary", "--json", "tree", cwd=around, ranks=3)
+    assert (run.returncode, run.stderr) == (0, b""), show(run)
+    told = json.loads(run.stdout)
+    sums = told["summary"]
+    rows = printed("%y %s %b %d %U %G %T@ %p", cwd=around)
+    check_sums(told, rows)
+    files = [row for row in rows if row[0] == "f"]
     entries = Counter(os.path.dirname(row[7]) for row in rows if row[7] != "tree")
     assert {row["path"].replace("\\n", "\n"): row["entries"] for row in sums["largest_directories"]} == {
         row[7]: entries[row[7]] for row in rows if row[0] == "d"
@@ -118,6 +125,24 @@ def test_tells_the_sums_that_find_tells(tree: Path) -> None:
         "hard_linked": len(printed("%p", "-type", "f", "-links", "+1", cwd=around)),
     }
     assert sums["hole_bytes"] == 1 << 20
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_sums_whole_directories(area: Path, ranks: int) -> None:
+    """Those in which nothing is unusual, and the others, which have one of the largest files, or two owners."""
+    require_root("give files to others")
+    for number in range(600):
+        file = area / f"tree/{number // 200}/{number // 10}/{number}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"x" * (number * 7919 % 20011))
+        if number % 97 == 0:
+            os.chown(file, 1000, 1000)
+    for number in range(40):
+        (area / f"tree/{number % 3}/{number}/directory").mkdir(parents=True)
+        (area / f"tree/{number % 3}/{number}/directory/link").symlink_to("nowhere")
+    run = pwalk("--summary", "--json", "tree", cwd=area, ranks=ranks)
+    assert (run.returncode, run.stderr) == (0, b""), show(run)
+    check_sums(json.loads(run.stdout), printed("%y %s %b %d %U %G %T@ %p", cwd=area))
 
 
 def test_for_people_and_of_a_selection(tree: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import stat
 import subprocess
@@ -105,6 +106,32 @@ def test_looks_at_the_types_that_are_wanted(making: Making, place: Path) -> None
     assert within.rows is not None
     modes = dict(zip(within.names.split(b"/"), within.rows.mode, strict=True))
     assert stat.S_ISLNK(modes[b"link"]) and not modes[b"file"] and not modes[b"inner"]
+
+
+def test_a_tally_gets_directories_with_nothing_unusual(making: Making, place: Path) -> None:
+    """``some`` has nothing else; each of the others has one thing of which more has to be known."""
+    for name in ("strange", "large", "mixed"):
+        shutil.copytree(place / "some", place / name)
+    (place / "strange/\x7f").touch()
+    (place / "large/more").write_bytes(b"x" * 4097)
+    (place / "some/inner").mkdir()
+    (place / "some/0").write_bytes(b"x" * 4096)
+    names = ["strange", "large", "some", "empty"]
+    if os.geteuid() == 0:
+        os.chown(place / "mixed/0", 1, -1)
+        names.append("mixed")
+    kernel = making(Settings(Preserve(), 0o022))
+    tally = kernel.tally([0] * 9)
+    assert tally is not None
+    found = {name: looked(making, place, [name], mask=ALL, tally=tally, largest=4096).found[0] for name in names}
+    assert [name for name, within in found.items() if within.summed] == ["some"]
+    assert [name for name, within in found.items() if within.rows] == [
+        name for name in names if name not in ("some", "empty")
+    ]
+    statuses = [os.lstat(place / "some" / name) for name in os.listdir(place / "some")]
+    assert found["some"].summed == (4096, sum(512 * each.st_blocks for each in statuses), os.geteuid(), os.getegid())
+    assert sorted(found["some"].names.split(b"/")) == sorted(map(os.fsencode, os.listdir(place / "some")))
+    assert tally.sums()["bytes"] == 4096 and tally.classes()["sizes"] == {0: 4, 13: 1}
 
 
 def test_tells_paths(making: Making, place: Path) -> None:

@@ -10,11 +10,15 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from struct import Struct
+from typing import TYPE_CHECKING
 
 from pcopy.fsio.attributes import Attributes
 from pcopy.fsio.kernel.batches import KEEP, Batch, Judged, OfNames
 from pcopy.fsio.kernel.columns import ATIME, GROUP, MODE, MTIME, OWNER, Rows
 from pcopy.named import NamedTuple
+
+if TYPE_CHECKING:
+    from pcopy.fsio.kernel.interface import Tally
 
 MEMBER = Struct("=3Q2q4I")
 """A row of ``Members``: inode, size, st_dev, mtime, ctime, mode, user, group, and its bytes in the archive."""
@@ -93,14 +97,26 @@ class Enter(OfNames[Entered]):
         return self.directory, self.target
 
 
+class Summed(NamedTuple):
+    """All that is in a directory, which a tally has: bytes of files, those that are allocated for all, and whose it
+    is."""
+
+    size: int
+    allocated: int
+    user: int
+    group: int
+
+
 class Within(NamedTuple):
     """What is in a directory: names (joined by slashes), types (a letter each, as find has them), and, if there are
-    directories among these, inodes, as the directory tells them. ``rows`` are None if no columns are wanted."""
+    directories among these, inodes, as the directory tells them. ``rows`` are None if no columns are wanted. What is
+    ``summed`` has no rows, and names only if there are directories among them."""
 
     names: bytes
     kinds: bytes
     inodes: array[int]
     rows: Rows | None
+    summed: Summed | None = None
 
 
 class Looked(Judged):
@@ -112,13 +128,19 @@ class Looked(Judged):
 class Look(OfNames[Looked]):
     """Opens the directories ``names`` of ``directory``, which have these ``inodes`` and lie on ``device``, lists them,
     and looks at what is in them, if columns are wanted (``mask``): at the types ``kinds``, or at all if there are none.
-    What is not looked at has zeros. Directories with more than ``most`` names, of 1023 at most, want ``CARE``."""
+    What is not looked at has zeros. Directories with more than ``most`` names, of 1023 at most, want ``CARE``.
+
+    A ``tally`` gets what is in a directory if all of it has one owner, printable ASCII names, and no file of more than
+    ``largest`` bytes. For that the kernel has to work here, and the ``mask`` to have the tally's columns, and owners.
+    """
 
     inodes: array[int]
     device: int
     most: int
     mask: int = 0
     kinds: bytes = b""
+    tally: Tally | None = None
+    largest: int = 0
 
 
 class LeftWithin(NamedTuple):

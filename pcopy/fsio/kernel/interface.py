@@ -125,6 +125,10 @@ class Tally(Protocol):
         None: nothing was added, since a sum might have more than 64 bits. Raises ``ValueError`` if a column is missing.
         """
 
+    @property
+    def pointer(self) -> Any:
+        """For the kernel that has made it."""
+
     def sums(self) -> dict[str, int]:
         """``bytes``, ``allocated``, ``holes``, and numbers of what is unusual (``pcopy.walk.sums.UNUSUAL``)."""
 

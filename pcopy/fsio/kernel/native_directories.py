@@ -38,6 +38,7 @@ from pcopy.fsio.kernel.directory_batches import (
     Paths,
     RemoveWithin,
     Sibling,
+    Summed,
     SumsWithin,
     ToldWithin,
     Within,
@@ -113,6 +114,8 @@ class LookInC(InC):
         self._tree = tree = _ffi.new("pk_tree *")
         tree.source_device, tree.most, tree.mask, tree.kinds = batch.device, batch.most + 1, batch.mask, batch.kinds
         self._directories: Any = _ffi.new("pk_directory[]", number)
+        if batch.tally is not None:
+            tree.tally, tree.largest = batch.tally.pointer, batch.largest
         self._mask = batch.mask
         self._names = [name for name, _, bit, _ in COLUMNS if batch.mask & bit]
         to = self.batch
@@ -136,10 +139,13 @@ class LookInC(InC):
         inodes = array("Q")
         if _DIRECTORY in kinds:
             inodes.frombytes(_ffi.buffer(found.inodes, number * 8))
-        rows = None
-        if self._mask:
-            rows = _filled(found, self._mask, self._names)
-        return Within(_ffi.buffer(found.names, found.names_size)[:], kinds, inodes, rows)
+        summed = None
+        if found.is_summed:
+            summed = Summed(found.bytes, found.allocated, found.dress.uid, found.dress.gid)
+            if not inodes:
+                return Within(b"", kinds, inodes, None, summed)
+        rows = _filled(found, self._mask, self._names) if self._mask and not summed else None
+        return Within(_ffi.buffer(found.names, found.names_size)[:], kinds, inodes, rows, summed)
 
 
 class WithinInC(InC):

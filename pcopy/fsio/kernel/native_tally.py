@@ -29,6 +29,10 @@ class NativeTally:
         self._tally: Any = _ffi.new("pk_tally *")
         self._tally.bounds = list(bounds)
 
+    @property
+    def pointer(self) -> Any:
+        return self._tally
+
     def add(self, rows: Rows, kinds: bytes) -> tuple[int, int, int] | None:
         if _NEEDED & ~rows.mask or len(rows) != len(kinds):
             raise ValueError("a column is missing, or has not all rows")

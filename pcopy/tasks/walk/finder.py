@@ -10,8 +10,8 @@ from itertools import compress
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.kernel.batches import Stat
 from pcopy.fsio.kernel.columns import MODE, MTIME, SIZE, Code, Rows, Verdicts, pack_names
-from pcopy.fsio.kernel.directory_batches import SumsWithin
-from pcopy.fsio.kernel.interface import waited
+from pcopy.fsio.kernel.directory_batches import Summed, SumsWithin
+from pcopy.fsio.kernel.interface import Tally, waited
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.rank import Rank
@@ -67,14 +67,15 @@ class Finder:
         self._selected = rank.own(Selected)
         kinds = types_of(cheap)
         is_whole = self._looks and kinds is not None and not self._selected.anything
-        self.seen_at_once = (self.mask, kinds or b"") if is_whole else (0, b"")
-        """The columns that are wanted of all that is found, whatever its name is, and of which types (none: of all)."""
+        self._seen_at_once = (self.mask, kinds or b"") if is_whole else (0, b"")
         select = rank.options.select
         self._leaves_out_directories = select.by_age or select.by_size
         """Such filters choose files: a directory that is told would stand for all that is in it."""
-        is_plain = cheap == ("true",) and not (self._looks or wish.prints or wish.columns or self._selected.anything)
+        takes_all = cheap == dear == ("true",) and not (wish.prints or wish.columns or self._selected.anything)
         ends = [ENDS[name] for name in wish.forms if name in ENDS]
-        self._ends = ends if is_plain and self.summing is None and len(ends) == len(wish.forms) else []
+        are_paths = takes_all and not self._looks and self.summing is None and len(ends) == len(wish.forms)
+        self._ends = ends if are_paths else []
+        self._sums_all = takes_all and not wish.forms
 
     @property
     def telling(self) -> Handover:
@@ -90,6 +91,24 @@ class Finder:
         """Are directories of this depth entered?"""
         return self.wish.most_depth < 0 or depth < self.wish.most_depth
 
+    def seen_at_once(self, around: Place) -> tuple[int, bytes, Tally | None, int]:
+        """Which columns are wanted of what is in directories in this one, whatever its name is; of which types (none:
+        all); and, if sums are all that is wanted, what it is added to, with the size of the largest file there."""
+        summing = self.summing
+        if summing is None or not self._sums_all or depth_in(around) + 1 < self.wish.least_depth:
+            return *self._seen_at_once, None, 0
+        if summing.wants_layouts(around, self.path_of(around)):
+            return *self._seen_at_once, None, 0
+        return *self._seen_at_once, summing.sums.tally, summing.sums.least_named
+
+    def sum_all(self, result: Result, place: Place, kinds: bytes, summed: Summed) -> None:
+        """All items of a directory are told, which have these types."""
+        assert self.summing is not None
+        self.summing.sums.add_summed(self.above(place), kinds, depth_in(place), summed)
+        self._tell_counts(result, kinds)
+        result.count(counts.BYTES, summed.size)
+        result.count(counts.FOUND_BYTES, summed.size)
+
     def tells_all(self, depth: int) -> bool:
         """Are paths alone told, of all that is found in this depth? Then ``tell_all_in`` does it."""
         return bool(self._ends) and depth >= self.wish.least_depth
@@ -99,6 +118,9 @@ class Finder:
         above = self.above(place)
         for number, end in enumerate(self._ends):
             telling.write(number, above + names.replace(b"/", end + above) + end)
+        self._tell_counts(result, kinds)
+
+    def _tell_counts(self, result: Result, kinds: bytes) -> None:
         result.count(counts.FOUND, len(kinds))
         count_kinds(result, kinds)
 

@@ -66,6 +66,10 @@ class Summing:
         if mdt >= 0:
             sums.add_directory(mdt)
 
+    def wants_layouts(self, place: Place, path: bytes) -> bool:
+        """Of the files in a directory; also if it can't be told."""
+        return self._layouts_at(place, path) is not None or place.source_id.mount not in self._are_lustre
+
     def look_at_layouts(self, result: Result, place: Place, above: bytes, items: Items) -> Stepwise[None]:
         """Sums up the files among items of one directory, which is called ``above``. What can't be asked for has
         failed, though the item is told."""

@@ -182,7 +182,7 @@ class _Walk(ToEnter):
             directory, device = rank.open_source(around), rank.source_device(around) or 0
         except Problem:  # which each tells by itself
             return [None] * len(names)
-        seen = self._finder.seen_at_once
+        seen = self._finder.seen_at_once(around)
         batch = Look(directory, pack_names(names), array("Q", inodes), device, NAMES_AT_ONCE - 1, *seen)
         looked = yield from waited(rank.kernel, rank.kernel.submit(batch))
         return [looked.found.get(row) for row in range(len(names))]
@@ -190,11 +190,17 @@ class _Walk(ToEnter):
     def _tell_all(self, place: Place, packed: bytes, kinds: bytes, inodes: Sequence[int]) -> None:
         """Paths alone are told, and all of them."""
         self._finder.tell_all_in(self._result, place, packed, kinds, self._telling)
+        self._go_into_all(place, packed, kinds, inodes)
+
+    def _go_into_all(self, place: Place, packed: bytes, kinds: bytes, inodes: Sequence[int]) -> None:
         if DIRECTORY in kinds and self._finder.enters(depth_in(place)):
             self._go_into(place, packed, inodes, [row for row, kind in enumerate(kinds) if kind == DIRECTORY])
 
     def _tell(self, place: Place, within: Within) -> Steps:
-        if within.names:
+        if within.summed:
+            self._finder.sum_all(self._result, place, within.kinds, within.summed)
+            self._go_into_all(place, within.names, within.kinds, within.inodes)
+        elif within.names:
             try:
                 yield from self.look(place, -1, within.names, within.kinds, within.inodes, within.rows)
             except Problem as problem:

@@ -78,6 +78,16 @@ typedef struct pk_digest {
     uint64_t block_size;
 } pk_digest;
 
+/* What is in directories, summed up: regular files by the power of two that their sizes lie below and by their ages, with
+ * their bytes; and what is unusual. The last one of the bounds of ages is the present. */
+#define PK_BOUNDS 9
+typedef struct {
+    int64_t bounds[9];
+    uint64_t bytes, allocated, holes, sparse, hard_linked, set_id, world_writable, future;
+    uint64_t sizes[65], size_bytes[65], modified[10], modified_bytes[10], read[10];
+    uint64_t last_bytes, last_allocated, last_largest; /* of what was added last */
+} pk_tally;
+
 /* Flags of trees. */
 #define PK_IN_NEW 1      /* the directory around the targets was made by this job: nothing is expected in it */
 #define PK_POWERFUL 2    /* permissions do not keep us out */
@@ -96,6 +106,8 @@ typedef struct {
     int flags;
     uint32_t mask;        /* of PK_LOOK: the columns that are wanted of what is in the directories */
     char kinds[8];        /* and of which types (letters, with a zero at the end); none: of all */
+    pk_tally *tally;      /* NULL, or what a directory is added to if all in it has one owner and plain names, */
+    int64_t largest;      /* and no file is larger than this */
 } pk_tree;
 
 typedef struct {
@@ -111,6 +123,8 @@ typedef struct {
     uint64_t inode;       /* of the target, as its mark */
     uint8_t mark[144];
     uint8_t is_made, is_anothers, is_finished;
+    uint8_t is_summed;    /* added to the tally: bytes and what is allocated for it; dress has the owner */
+    uint64_t bytes, allocated;
     uint32_t skipped, copied, left;
     uint64_t skipped_bytes, copied_bytes;
     char *names;          /* those that are left, joined by slashes, with the columns of what they are */
@@ -251,15 +265,6 @@ typedef struct {
 } pk_opened;
 int pk_open_directory(int around, const char *name, int flags, int wants_mark, pk_opened *opened);
 
-/* What is in directories, summed up: regular files by the power of two that their sizes lie below and by their ages, with
- * their bytes; and what is unusual. The last one of the bounds of ages is the present. */
-#define PK_BOUNDS 9
-typedef struct {
-    int64_t bounds[9];
-    uint64_t bytes, allocated, holes, sparse, hard_linked, set_id, world_writable, future;
-    uint64_t sizes[65], size_bytes[65], modified[10], modified_bytes[10], read[10];
-    uint64_t last_bytes, last_allocated, last_largest; /* of what was added last */
-} pk_tally;
 /* Adds so many rows, with their types (letters). -1: nothing was added, for no sum is sure to have room for it. */
 int pk_tally_add(pk_tally *tally, const uint8_t *kinds, uint32_t number, const uint32_t *mode, const uint32_t *links,
                  const uint64_t *size, const uint64_t *blocks, const int64_t *atime, const int64_t *mtime);

@@ -56,6 +56,32 @@ static uint8_t letter_of(uint32_t mode)
     }
 }
 
+static int has_plain_names(const pk_directory *found)
+{
+    for (const char *at = found->names; at < found->names + found->names_size; at++)
+        if (*at < ' ' || *at > '~')
+            return 0;
+    return 1;
+}
+
+/* Adds what was found to the tally, if nothing else has to be known of it. */
+static void sum_up(const pk_tree *tree, pk_directory *found)
+{
+    const pk_columns *rows = &found->rows;
+    for (uint32_t row = 0; row < found->left; row++)
+        if (rows->uid[row] != rows->uid[0] || rows->gid[row] != rows->gid[0] ||
+            (found->kinds[row] == 'f' && (int64_t)rows->size[row] > tree->largest))
+            return;
+    if (!has_plain_names(found) || pk_tally_add(tree->tally, found->kinds, found->left, rows->mode, rows->links,
+                                                rows->size, rows->blocks, rows->atime, rows->mtime))
+        return;
+    found->is_summed = 1;
+    found->bytes = tree->tally->last_bytes;
+    found->allocated = tree->tally->last_allocated;
+    found->dress.uid = rows->uid[0];
+    found->dress.gid = rows->gid[0];
+}
+
 /* What is in an open directory, and what of that is wanted; -1: it is no plain case. */
 static int tell_all(pk_worker *worker, pk_batch *batch, uint32_t row, int directory)
 {
@@ -93,6 +119,8 @@ static int tell_all(pk_worker *worker, pk_batch *batch, uint32_t row, int direct
         }
         name = next;
     }
+    if (tree->tally != NULL)
+        sum_up(tree, found);
     return 0;
 }
 
