@@ -23,8 +23,8 @@ from pcopy.fsio.problem import Problem
 from pcopy.jobs.job_file import JobFile
 from pcopy.launch.group import Group, Hello
 from pcopy.named import NamedTuple
+from pcopy.tasks.base.both_sides import RootDescriptors
 from pcopy.tasks.base.job import DeviceInode, Job, Mount, Options, Root
-from pcopy.tasks.base.rank import RootDescriptors
 from pcopy.text import shown
 
 

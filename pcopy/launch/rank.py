@@ -38,9 +38,10 @@ from pcopy.libc import type_of_file_system
 from pcopy.named import NamedTuple
 from pcopy.report.streams import tell as tell_line
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.both_sides import RootDescriptors
 from pcopy.tasks.base.hashing import Hashing
 from pcopy.tasks.base.job import Job, Sink, Totals
-from pcopy.tasks.base.rank import Rank, RootDescriptors
+from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.files.layouts import Layouts
 from pcopy.tasks.runner import TaskRunner, is_work, whereabouts
 

@@ -29,8 +29,8 @@ from pcopy.report.bar import open_screen
 from pcopy.report.screen import Screen, Telling
 from pcopy.report.streams import tell
 from pcopy.report.unexpected import missing_package
+from pcopy.tasks.base.both_sides import RootDescriptors
 from pcopy.tasks.base.job import Job, Root
-from pcopy.tasks.base.rank import RootDescriptors
 
 if TYPE_CHECKING:
     from pcopy.launch.recording import Recording

@@ -13,7 +13,7 @@ from pcopy.engine.driver import Outcome, Slices
 from pcopy.engine.task import ANYBODY, Spawn, Task
 from pcopy.fsio.kernel.batches import SyncDirectories
 from pcopy.fsio.kernel.columns import Code, pack_names
-from pcopy.fsio.kernel.interface import Cancelled, waited
+from pcopy.fsio.kernel.interface import Cancelled
 from pcopy.tasks.base.codec import decode, encode, load_later
 from pcopy.tasks.base.dividing import LEAST_COST, MOST_PORTIONS, Paces, cuts
 from pcopy.tasks.base.kind import Kind, Steps
@@ -132,8 +132,7 @@ def _sync_directories(rank: Rank) -> Steps:
     """As ``Rank.ended``, but by the kernel's threads, where there are any: meanwhile other tasks go on."""
     changed, storage = rank.running.changed, rank.storage
     if storage is not None and changed:
-        ticket = rank.kernel.submit(SyncDirectories(tuple(changed.values())))
-        verdicts = (yield from waited(rank.kernel, ticket)).verdicts
+        verdicts = (yield from rank.done(SyncDirectories(tuple(changed.values())))).verdicts
         for row in verdicts.rows(Code.FAILED):
             storage.note_unsynced(verdicts.problem(row))
         changed.close()

@@ -19,12 +19,13 @@ from pcopy.fsio.preserve import Preserve
 from pcopy.launch import mounts
 from pcopy.launch.group import Group
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.both_sides import RootDescriptors
 from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.hashing import Hashing
 from pcopy.tasks.base.itemized import Itemized, ItemLine
 from pcopy.tasks.base.job import Failure, Job, Options, Root, Totals
 from pcopy.tasks.base.phases import Phase
-from pcopy.tasks.base.rank import Rank, RootDescriptors
+from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.copying import visitor_of
 from pcopy.tasks.directories.copy_listed import CopyListed

@@ -17,7 +17,6 @@ from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.columns import LINKS, Code, pack_names
 from pcopy.fsio.kernel.directory_batches import Bare
-from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.signature.sorting import ExternalSorter, KeyValue
@@ -133,8 +132,8 @@ class Gathering(Finding):
 
     def _plain(self, found: Found, rows: Sequence[int]) -> Stepwise[Sequence[int]]:
         """Hands over the plain files; returns the others."""
-        place, kernel = self._place, self._rank.kernel
-        if not kernel.enters or self._rank.job.roots[place.root].item:
+        place = self._place
+        if not self._rank.kernel.enters or self._rank.job.roots[place.root].item:
             return rows
         own = {
             os.path.basename(path) for root, path in self._rank.job.own if (root, os.path.dirname(path)) == place[:2]
@@ -144,7 +143,7 @@ class Gathering(Finding):
         chosen = plain_rows(found, chosen, prefix, owners)
         if chosen and (self._rank.options.preserve.xattr or self._rank.options.preserve.acl):
             packed = found.packed if len(chosen) == len(found) else pack_names(found.names[row] for row in chosen)
-            judged = yield from waited(kernel, kernel.submit(Bare(found.directory, packed)))
+            judged = yield from self._rank.done(Bare(found.directory, packed))
             bare = judged.verdicts.rows(Code.DONE)
             chosen = chosen if len(bare) == len(chosen) else [chosen[each] for each in bare]
         if chosen:

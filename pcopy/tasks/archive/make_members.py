@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from operator import add
 
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.kernel.batches import FilesMade, Make
 from pcopy.fsio.kernel.columns import Code, Verdicts, pack_names
-from pcopy.fsio.kernel.interface import SMALL_FILE, Cancelled, waited
+from pcopy.fsio.kernel.interface import SMALL_FILE
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE
 from pcopy.tasks.archive.opened import OpenArchive
@@ -61,7 +60,7 @@ def make_plain(
             continue
         names = plain.names[start:end]
         offsets = array("Q", [place - begin for place in plain.places[start:end]])
-        made = yield from _made(rank, Make(directory, pack_names(names), rows, contents, offsets, inherits))
+        made = yield from rank.moved(Make(directory, pack_names(names), rows, contents, offsets, inherits))
         _tell_made(rank, result, path, names, rows.size, made)
         for row, code in enumerate(made.verdicts.codes if made.verdicts.codes.count(_DONE) < len(names) else b""):
             if code == Code.ANEW:
@@ -82,22 +81,6 @@ def _neighbours(plain: PlainRows, most: int) -> Iterator[tuple[int, int]]:
             start = row
     if len(plain):
         yield start, len(plain)
-
-
-def _made(rank: Rank, batch: Make) -> Stepwise[FilesMade]:
-    ticket = rank.kernel.submit(batch)
-    verdicts = ticket.result.verdicts
-    told = 0
-
-    def tell() -> None:
-        nonlocal told
-        rank.counters[counts.MOVED] += verdicts.moved - told
-        told = verdicts.moved
-
-    with suppress(Cancelled):  # what was begun has ended, and counts
-        yield from waited(rank.kernel, ticket, tell)
-    tell()
-    return ticket.result
 
 
 def _tell_made(

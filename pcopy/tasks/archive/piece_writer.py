@@ -12,7 +12,7 @@ from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.columns import Code, pack_names
 from pcopy.fsio.kernel.directory_batches import Members
-from pcopy.fsio.kernel.interface import SMALL_FILE, waited
+from pcopy.fsio.kernel.interface import SMALL_FILE
 from pcopy.fsio.problem import Problem, changed
 from pcopy.fsio.source import FLAGS, Version, open_source, status_of
 from pcopy.named import NamedTuple
@@ -224,11 +224,10 @@ class PieceWriter:
 
     def _taken(self, some: Sequence[PlainFiles], room: bytearray) -> Stepwise[bytes | bytearray]:
         """What became of each row: ``DONE`` if the kernel has put it there."""
-        kernel = self._rank.kernel
         if self._rank.throttle.is_on:
             yield from self._rank.throttle.spend(sum(sum(files.sizes) for files in some))
         undone = bytes(sum(map(len, some)))
-        if not kernel.enters:
+        if not self._rank.kernel.enters:
             return undone
         try:
             places = [(self._rank.sources[files.root].open(files.path), len(files), files.prefix) for files in some]
@@ -237,7 +236,7 @@ class PieceWriter:
         owners = {ids: end_of_plain(*names) for files in some for ids, names in files.owners.items()}
         names = b"/".join([pack_names(files.names) for files in some])
         batch = Members(names, b"".join([files.rows for files in some]), places, room, owners, plain_pax())
-        judged = yield from waited(kernel, kernel.submit(batch))
+        judged = yield from self._rank.done(batch)
         return judged.verdicts.codes
 
     def _at(self, described: Described) -> Place:

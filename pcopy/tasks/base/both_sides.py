@@ -1,19 +1,119 @@
-"""The directories of a job's roots, on both sides: what they share, and what has to be mounted below them."""
+"""The directories of a job's roots, on both sides: what they share, what is mounted below them, what is called how."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache, partial
 
+from pcopy.fsio.close import close_read
 from pcopy.fsio.directories import Directories, OpenDirectories, affordable
 from pcopy.fsio.kernel.interface import Kernel
 from pcopy.fsio.mounted import MountRoot
 from pcopy.fsio.mounts import Followed
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import open_source, source_status
+from pcopy.named import NamedTuple
+from pcopy.signature.items import ROOT
 from pcopy.tasks.base.job import Job, Mount, mount_codes
+from pcopy.tasks.base.values import OpenFile, Place
 
 
-def directories_of(
+class RootDescriptors(NamedTuple):
+    """The two directories of a root, opened before the job begins."""
+
+    source: int
+    target: int
+
+
+class BothSides:
+    """Those of one rank."""
+
+    def __init__(self, job: Job, descriptors: Sequence[RootDescriptors], kernel: Kernel, *, one_host: bool) -> None:
+        self.job = job
+        self.options = job.options
+        self.descriptors = descriptors
+        self.sources, self.targets = _directories_of(job, descriptors, kernel, one_host=one_host)
+
+    def entry(self, place: Place, name: bytes) -> tuple[int, bytes, bytes]:
+        """An item's side, directory and name in its dataset; the name of a directory itself is empty.
+
+        Several sources are a directory of their basenames; a single item is a dataset without a directory.
+        """
+        root = self.job.roots[place.root]
+        if not self.job.copies or len(self.job.roots) == 1:
+            return (0 if self.job.copies else place.root), place.path, ROOT if root.item else name
+        return 0, root.below_target(place.path), self.new_name(place, name)
+
+    def open_source(self, place: Place) -> int:
+        """The source directory of ``place``; raises ``Problem``."""
+        return self.sources[place.root].open(place.path, place.source_id)
+
+    @contextmanager
+    def reading(self, place: Place, name: bytes) -> Iterator[int]:
+        """A regular file of the source, open; raises ``Problem``."""
+        descriptor = open_source(self.open_source(place), name, follow=self.options.dereference)
+        try:
+            yield descriptor
+        finally:
+            close_read(descriptor)
+
+    def source_status(self, place: Place, name: bytes) -> os.stat_result:
+        """Of an item of the source; raises ``Problem``."""
+        return source_status(self.open_source(place), name, follow=self.options.dereference)
+
+    def source_device(self, place: Place, mount: int | None = None) -> int | None:
+        """This host's st_dev of the source directory, or of another mount of that root; None if it is not known."""
+        return self.sources[place.root].mounts.device(place.source_id.mount if mount is None else mount)
+
+    def target_device(self, place: Place) -> int:
+        """This host's st_dev of the target directory, which is opened if this rank has not been on that mount; raises
+        ``Problem`` then."""
+        targets, mount = self.targets[place.root], place.target_id.mount
+        device = targets.mounts.device(mount)
+        if device is None:
+            targets.open(self.below_target(place.root, place.path), place.target_id)
+            device = targets.mounts.device(mount)
+            assert device is not None
+        return device
+
+    def devices(self, place: Place) -> tuple[int, int]:
+        return self.source_device(place) or 0, self.target_device(place)
+
+    def is_target(self, root: int, status: os.stat_result) -> bool:
+        """Is this directory of a source the one that its root is copied to? (A bind mount can lead there.)"""
+        targets = self.targets[root]
+        try:
+            made = targets.identity(self.below_target(root, b""))
+        except Problem:
+            return False  # it isn't there yet
+        return (targets.mounts.device(made.mount), made.inode) == (status.st_dev, status.st_ino)
+
+    def below_target(self, root: int, path: bytes) -> bytes:
+        """As ``Root.below_target``."""
+        return self.job.roots[root].below_target(path)
+
+    def new_name(self, place: Place, name: bytes) -> bytes:
+        """What ``name`` is called in the target: the same, unless the root is one file and got another name."""
+        root = self.job.roots[place.root]
+        return root.name if root.item else name
+
+    def written_as(self, file: OpenFile) -> bytes:
+        """The name under which a split file is being filled."""
+        return self.new_name(file.item.place, file.item.name) if file.over else file.temporary
+
+    def shown(self, place: Place, name: bytes, *, on_source: bool) -> bytes:
+        """A path for messages. What lies below a single item is named from that on."""
+        root = self.job.roots[place.root]
+        below = b"/".join(part for part in (place.path, name) if part)
+        if root.item:
+            below = below.partition(b"/")[2]
+        top = root.source_shown if on_source else root.target_shown
+        return b"/".join(part.rstrip(b"/") or part for part in (top, below) if part)
+
+
+def _directories_of(
     job: Job, descriptors: Sequence[tuple[int, int]], kernel: Kernel, *, one_host: bool
 ) -> tuple[list[Directories], list[Directories]]:
     """Sources and targets of the roots, whose two directories are open as ``descriptors``; what of them tickets of the

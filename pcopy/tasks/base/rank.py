@@ -6,37 +6,36 @@ import errno
 import io
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from pcopy.engine.backlog import SpoolFactory
 from pcopy.engine.messages import Halt
 from pcopy.engine.task import Task
+from pcopy.engine.ticket import Stepwise
 from pcopy.errors import NOT_SYNCED, UNSYNCED, InvariantBroken
-from pcopy.fsio.close import close_read
 from pcopy.fsio.data import Mover
 from pcopy.fsio.directories import Held
 from pcopy.fsio.half_written import drop_all_stale
-from pcopy.fsio.kernel.interface import SMALL_FILE, Kernel
+from pcopy.fsio.kernel.batches import Batch, Copied, FilesMade
+from pcopy.fsio.kernel.interface import SMALL_FILE, Cancelled, Kernel, waited
 from pcopy.fsio.naming import Namer
 from pcopy.fsio.passage import Manner
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import open_source, source_status, status_of
+from pcopy.fsio.source import status_of
 from pcopy.fsio.spelling import Spellings
 from pcopy.fsio.storage import Changed, Storage
 from pcopy.fsio.syncer import Syncer
 from pcopy.fsio.temporary import TemporaryNames, had_a_name, remove_leftovers
-from pcopy.named import NamedTuple
-from pcopy.signature.items import ROOT
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.both_sides import directories_of
+from pcopy.tasks.base.both_sides import BothSides, RootDescriptors
 from pcopy.tasks.base.hashing import Hashing
 from pcopy.tasks.base.job import Failure, Job, Options, Sink
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.spreading import Hosts, chunk_size
-from pcopy.tasks.base.values import OpenFile, Place
+from pcopy.tasks.base.values import Place
 from pcopy.text import counted
 from pcopy.walk.visitor import Visitor
 
@@ -61,16 +60,10 @@ _FULL_IN_A_ROW = 2
 """Failures for want of room, with no success between them, after which the job stops."""
 
 S = TypeVar("S")
+M = TypeVar("M", FilesMade, Copied)
 
 VisitorOf = Callable[["Rank", Any, Place, int], Visitor]
 """What the tool does with what a task finds in a directory, in which attempt. It is handed the task's result, too."""
-
-
-class RootDescriptors(NamedTuple):
-    """The two directories of a root, opened before the job begins."""
-
-    source: int
-    target: int
 
 
 class RankSet(set[S]):
@@ -97,7 +90,7 @@ class Running:
         self.has_written = False
 
 
-class Rank:
+class Rank(BothSides):
     gathers = False
     """Does it gather what a report tells of it?"""
 
@@ -115,16 +108,14 @@ class Rank:
         hosts: Sequence[str] = (),
         open_spool: SpoolFactory = io.BytesIO,
     ) -> None:
+        super().__init__(job, descriptors, kernel, one_host=len(leaders) == 1)
         self._own: dict[Callable[[Rank], Any], Any] = {}
-        self.job = job
-        self.options = job.options
         self.number = number
         self.size = size
         self.kernel = kernel
         self.visitor = visitor
         self.mover = mover_of(job.options)
         self.throttle = self.mover.throttle
-        self.descriptors = descriptors
         self.sink = sink
         self.counters = [0] * counts.COUNTERS
         """What moves is counted here at once; of a job with several ranks these are the node's."""
@@ -135,8 +126,6 @@ class Rank:
         self.has_plenty: Callable[[], bool] = lambda: False  # would other ranks find work? The node knows
         self.leaders = leaders
         self.open_spool = open_spool
-        one_host = len(leaders) == 1
-        self.sources, self.targets = directories_of(job, descriptors, kernel, one_host=one_host)
         self.temporary_names = TemporaryNames(job.name, job.run, number)
         self.told: set[str] = set()
         """What this rank has told rank 0 once, however often it is met: attributes, and reasons."""
@@ -182,6 +171,26 @@ class Rank:
         self.kernel.pins.release(running.held)
         running.changed.close()
 
+    def done(self, batch: Batch[S]) -> Stepwise[S]:
+        """What the kernel makes of it, for a task; raises ``Cancelled``."""
+        return waited(self.kernel, self.kernel.submit(batch))
+
+    def moved(self, batch: Batch[M]) -> Stepwise[M]:
+        """The same of one that moves contents, which count at once. If it is cut short, what was begun has ended, and
+        counts."""
+        ticket = self.kernel.submit(batch)
+        verdicts, told = ticket.result.verdicts, 0
+
+        def tell() -> None:
+            nonlocal told
+            self.counters[counts.MOVED] += verdicts.moved - told
+            told = verdicts.moved
+
+        with suppress(Cancelled):
+            yield from waited(self.kernel, ticket, tell)
+        tell()
+        return ticket.result
+
     @property
     def phase(self) -> int:
         return self.running.phase
@@ -221,33 +230,6 @@ class Rank:
         """Is a file of that size worth splitting? One of less than one and a half chunks is not."""
         return self.size > 1 and size > SMALL_FILE and 2 * size >= 3 * self.chunk(size)
 
-    def entry(self, place: Place, name: bytes) -> tuple[int, bytes, bytes]:
-        """An item's side, directory and name in its dataset; the name of a directory itself is empty.
-
-        Several sources are a directory of their basenames; a single item is a dataset without a directory.
-        """
-        root = self.job.roots[place.root]
-        if not self.job.copies or len(self.job.roots) == 1:
-            return (0 if self.job.copies else place.root), place.path, ROOT if root.item else name
-        return 0, root.below_target(place.path), self.new_name(place, name)
-
-    def open_source(self, place: Place) -> int:
-        """The source directory of ``place``; raises ``Problem``."""
-        return self.sources[place.root].open(place.path, place.source_id)
-
-    @contextmanager
-    def reading(self, place: Place, name: bytes) -> Iterator[int]:
-        """A regular file of the source, open; raises ``Problem``."""
-        descriptor = open_source(self.open_source(place), name, follow=self.options.dereference)
-        try:
-            yield descriptor
-        finally:
-            close_read(descriptor)
-
-    def source_status(self, place: Place, name: bytes) -> os.stat_result:
-        """Of an item of the source; raises ``Problem``."""
-        return source_status(self.open_source(place), name, follow=self.options.dereference)
-
     def open_target(self, place: Place) -> int:
         """The target directory of ``place``; raises ``Problem``."""
         target = self.targets[place.root].open(self.below_target(place.root, place.path), place.target_id)
@@ -281,55 +263,6 @@ class Rank:
                 self.storage.sync_directories(self.running.changed)
             except Problem as problem:  # which the storage remembers
                 self.stop(f"{NOT_SYNCED}: {problem.strerror}", UNSYNCED)
-
-    def source_device(self, place: Place, mount: int | None = None) -> int | None:
-        """This host's st_dev of the source directory, or of another mount of that root; None if it is not known."""
-        return self.sources[place.root].mounts.device(place.source_id.mount if mount is None else mount)
-
-    def target_device(self, place: Place) -> int:
-        """This host's st_dev of the target directory, which is opened if this rank has not been on that mount; raises
-        ``Problem`` then."""
-        targets, mount = self.targets[place.root], place.target_id.mount
-        device = targets.mounts.device(mount)
-        if device is None:
-            targets.open(self.below_target(place.root, place.path), place.target_id)
-            device = targets.mounts.device(mount)
-            assert device is not None
-        return device
-
-    def devices(self, place: Place) -> tuple[int, int]:
-        return self.source_device(place) or 0, self.target_device(place)
-
-    def is_target(self, root: int, status: os.stat_result) -> bool:
-        """Is this directory of a source the one that its root is copied to? (A bind mount can lead there.)"""
-        targets = self.targets[root]
-        try:
-            made = targets.identity(self.below_target(root, b""))
-        except Problem:
-            return False  # it isn't there yet
-        return (targets.mounts.device(made.mount), made.inode) == (status.st_dev, status.st_ino)
-
-    def below_target(self, root: int, path: bytes) -> bytes:
-        """As ``Root.below_target``."""
-        return self.job.roots[root].below_target(path)
-
-    def new_name(self, place: Place, name: bytes) -> bytes:
-        """What ``name`` is called in the target: the same, unless the root is one file and got another name."""
-        root = self.job.roots[place.root]
-        return root.name if root.item else name
-
-    def written_as(self, file: OpenFile) -> bytes:
-        """The name under which a split file is being filled."""
-        return self.new_name(file.item.place, file.item.name) if file.over else file.temporary
-
-    def shown(self, place: Place, name: bytes, *, on_source: bool) -> bytes:
-        """A path for messages. What lies below a single item is named from that on."""
-        root = self.job.roots[place.root]
-        below = b"/".join(part for part in (place.path, name) if part)
-        if root.item:
-            below = below.partition(b"/")[2]
-        top = root.source_shown if on_source else root.target_shown
-        return b"/".join(part.rstrip(b"/") or part for part in (top, below) if part)
 
     def remove_leftovers(self, target: int) -> Problem | None:
         """Removes what earlier runs of this job left in a target directory that is whole now; raises ``Problem``.

@@ -16,7 +16,6 @@ from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.batches import Listed
 from pcopy.fsio.kernel.columns import GROUP, OWNER, Code, Verdicts, pack_names, unpack_names
 from pcopy.fsio.kernel.directory_batches import DoneWithin, LeftWithin, MendWithin, SumsWithin
-from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Divisible, Steps
@@ -114,7 +113,7 @@ class _Tree(ToEnter):
             intent.uid,
             intent.gid,
         )
-        return (yield from waited(rank.kernel, rank.kernel.submit(batch)))
+        return (yield from rank.done(batch))
 
     def _go_into(self, place: Place, left: LeftWithin) -> Steps:
         """What the kernel has left of a directory."""

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.kernel.batches import Listed, Mend, MendPlain
 from pcopy.fsio.kernel.columns import INODE, Code, Rows, pack_names, unpack_names
-from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE, type_of
 from pcopy.tasks.base import counts
@@ -149,7 +148,7 @@ class ChangeVisitor:
             others = [name for name, kind in zip(names, listed.kinds, strict=True) if kind not in _PLAIN]
             packed, rows = pack_names(names[row] for row in plain), rows.chosen(plain)
         batch = MendPlain(directory, packed, rows, intent.modes, intent.uid, intent.gid)
-        mended = yield from waited(self._rank.kernel, self._rank.kernel.submit(batch))
+        mended = yield from self._rank.done(batch)
         codes = mended.verdicts.codes
         done, unchanged = codes.count(Code.DONE), codes.count(Code.SKIPPED)
         seen = mended.seen
@@ -212,7 +211,7 @@ class ChangeVisitor:
             names = unpack_names(packed)
             packed, rows = pack_names(names[row] for row in differing.rows), rows.chosen(differing.rows)
         batch = Mend(directory, packed, rows, differing.wanted, self._intent.acls)
-        verdicts = (yield from waited(self._rank.kernel, self._rank.kernel.submit(batch))).verdicts
+        verdicts = (yield from self._rank.done(batch)).verdicts
         done = len(verdicts.rows(Code.DONE))
         self._result.count(counts.MENDED, done)
         if done == len(rows):

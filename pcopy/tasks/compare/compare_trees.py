@@ -21,7 +21,6 @@ from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.batches import Stat
 from pcopy.fsio.kernel.columns import MODE, Code, Verdicts, pack_names, unpack_names
 from pcopy.fsio.kernel.directory_batches import CompareWithin, DoneWithin, LeftWithin, SumsWithin
-from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.named import NamedTuple
@@ -129,7 +128,7 @@ def _compare_within(rank: Rank, some: _Some) -> Stepwise[DoneWithin]:
     numbers = array("Q", some.inodes), array("Q", some.others)
     wanted, window = rank.options.compare, rank.options.modify_window
     batch = CompareWithin(ours, pack_names(some.names), theirs, *numbers, devices, NAMES_AT_ONCE - 1, wanted, window)
-    return (yield from waited(rank.kernel, rank.kernel.submit(batch)))
+    return (yield from rank.done(batch))
 
 
 def _count(rank: Rank, result: Result, sums: SumsWithin) -> None:
@@ -288,8 +287,7 @@ class CompareNames(Divisible, code=121, doing="comparing", is_note=False):
 
 def _missing(rank: Rank, directory: int, packed: bytes) -> Stepwise[bytes]:
     """Those of the names that an open directory of the first side does not have, for certain."""
-    ticket = rank.kernel.submit(Stat(directory, packed, MODE, on_source=True))
-    verdicts = (yield from waited(rank.kernel, ticket)).verdicts
+    verdicts = (yield from rank.done(Stat(directory, packed, MODE, on_source=True))).verdicts
     if verdicts.codes.count(Code.DONE) == len(verdicts):
         return b""
     names = unpack_names(packed)

@@ -19,7 +19,6 @@ from pcopy.fsio.attribute_names import SELINUX, Kind, kind_of
 from pcopy.fsio.attributes import NO_ATTRIBUTES, is_copied
 from pcopy.fsio.kernel.batches import Compare
 from pcopy.fsio.kernel.columns import FIRST, GROUP, LAST, OWNER, Code, Rows, pack_names
-from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.patience import patiently
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.problem import Problem, failing
@@ -161,7 +160,7 @@ def compare_attributes(
     """ACLs and extended attributes of some ``rows``."""
     names, others = (pack_names(map(each.__getitem__, rows)) for each in pairs.names)
     batch = Compare(pairs.directories[0], names, pairs.directories[1], others)
-    codes = (yield from waited(rank.kernel, rank.kernel.submit(batch))).verdicts.codes
+    codes = (yield from rank.done(batch)).verdicts.codes
     preserve = preserve_of(wanted)
     for row, code in zip(rows, codes, strict=True):
         if code != Code.DONE:

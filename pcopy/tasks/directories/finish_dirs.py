@@ -11,7 +11,6 @@ from pcopy.fsio.attributes import Attributes, has_common_times
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.columns import INODE, Code, Rows, pack_names, unpack_names
 from pcopy.fsio.kernel.directory_batches import DRESSED, Common, Finish
-from pcopy.fsio.kernel.interface import waited
 from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
@@ -108,7 +107,7 @@ class FinishDirs(OfSiblings, code=9, doing="finishing directories in", is_note=F
         fresh = bytes(state & 1 for state in self.states)
         common = Common(*rank.devices(place))
         batch = Finish(target, self.names, rows, self.marks, fresh, common)
-        finished = yield from waited(rank.kernel, rank.kernel.submit(batch))
+        finished = yield from rank.done(batch)
         return bytes(finished.verdicts.codes)
 
 

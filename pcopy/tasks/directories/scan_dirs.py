@@ -16,7 +16,6 @@ from pcopy.fsio.attributes import has_common_times
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.columns import Code, pack_names, unpack_names
 from pcopy.fsio.kernel.directory_batches import Enter, Entered, Sibling
-from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.dividing import Paces
@@ -118,7 +117,7 @@ class ScanDirs(OfSiblings, code=8, doing="scanning", is_note=False):
             return None
         batch = Enter(source, pack_names(names), target, inodes, in_common(rank, place))
         began = time.monotonic()
-        entered = yield from waited(rank.kernel, rank.kernel.submit(batch))
+        entered = yield from rank.done(batch)
         names_seen = entered.skipped + sum(len(found.rows) + found.skipped[0] for found in entered.left.values())
         if names_seen and not batch.common.copies:  # to copy takes longer than to look
             rank.own(Paces).took(ScanNames.code, names_seen, time.monotonic() - began)

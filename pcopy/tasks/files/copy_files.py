@@ -9,7 +9,6 @@ from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.half_written import beside
 from pcopy.fsio.kernel.batches import SYNC, Copied, Copy, Plan
 from pcopy.fsio.kernel.columns import DEVICE, VERSION, Code, Rows, Verdicts, pack_names, unpack_names
-from pcopy.fsio.kernel.interface import Cancelled, waited
 from pcopy.fsio.layout import PLAIN, Recipe, Target
 from pcopy.fsio.patience import PASSING
 from pcopy.fsio.problem import MetadataProblem, Problem
@@ -171,18 +170,8 @@ def _copy(task: CopyFiles, rank: Rank, result: Result, batch: Copy, waiting: Wai
     place = task.place
     if rank.keeps:
         waiting.expect(unpack_names(batch.temporaries))
-    ticket = rank.kernel.submit(batch)
-    done = ticket.result
-    verdicts, codes = done.verdicts, done.verdicts.codes
-    told = 0
-
-    def tell() -> None:
-        nonlocal told
-        rank.counters[counts.MOVED] += verdicts.moved - told
-        told = verdicts.moved
-
-    with suppress(Cancelled):  # what was begun has ended, and counts
-        yield from waited(rank.kernel, ticket, tell)
+    done = yield from rank.moved(batch)
+    codes = done.verdicts.codes
     if _DONE in codes:
         rank.succeeded()
         _tell_copied(place, rank, result, batch, done, waiting)

@@ -11,7 +11,6 @@ from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.kernel.batches import Compare, Plan, Stat, Stated
 from pcopy.fsio.kernel.columns import CTIME, MODE, MTIME, OWNER, SIZE, Code, Rows, pack_names, unpack_names
 from pcopy.fsio.kernel.decide import Decide, Policy, make_plan
-from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
@@ -64,9 +63,8 @@ def plans_for(rank: Rank, place: Place, target: int, new_names: bytes, sources: 
     targets: Stated | None = None
     if not place.fresh:
         batch = Stat(target, new_names, PRESENT | owners(rank), on_source=False)
-        targets = yield from waited(rank.kernel, rank.kernel.submit(batch))
-    ticket = rank.kernel.submit(Decide(policy, sources, targets))
-    plans = (yield from waited(rank.kernel, ticket)).plans
+        targets = yield from rank.done(batch)
+    plans = (yield from rank.done(Decide(policy, sources, targets))).plans
     if rank.options.reflink == "always":  # the kernel clones nothing
         return bytearray(plan if plan in (Plan.SKIP, Plan.REFUSE) else Plan.CARE for plan in plans)
     return plans
@@ -122,7 +120,7 @@ def _compare(
     if len(rows) < len(plans):
         packed, new_names = (pack_names(map(unpack_names(each).__getitem__, rows)) for each in (packed, new_names))
     batch = Compare(source, packed, target, new_names)
-    codes = (yield from waited(rank.kernel, rank.kernel.submit(batch))).verdicts.codes
+    codes = (yield from rank.done(batch)).verdicts.codes
     for row, code in zip(rows, codes, strict=True):
         if code != Code.DONE:
             plans[row] = Plan.CARE

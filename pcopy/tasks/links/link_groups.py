@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from itertools import accumulate, pairwise
 
 from pcopy.engine.task import Task
@@ -16,10 +15,9 @@ from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.batches import SYNC, Copy, Plan, Stat
 from pcopy.fsio.kernel.columns import DEVICE, MODE, VERSION, Code, Rows, pack_names, unpack_names
 from pcopy.fsio.kernel.decide import make_plan
-from pcopy.fsio.kernel.interface import SMALL_FILE, Cancelled, waited
+from pcopy.fsio.kernel.interface import SMALL_FILE
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.signature.items import FILE
-from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action, How
 from pcopy.tasks.base.kind import Gone, Kind, Steps
 from pcopy.tasks.base.phases import Phase
@@ -123,11 +121,7 @@ def _first_names(rank: Rank, result: Result, items: Sequence[Item]) -> Stepwise[
         batch = Copy(source, names, target, plans, rows, inherits=inherits, identified=True)
         if rank.throttle.is_on:
             yield from rank.throttle.spend(sum(rows.size))
-        ticket = rank.kernel.submit(batch)
-        with suppress(Cancelled):  # what was copied counts; if there is no room, the others fail one by one
-            yield from waited(rank.kernel, ticket)
-        done = ticket.result
-        rank.counters[counts.MOVED] += done.verdicts.moved
+        done = yield from rank.moved(batch)  # if there is no room, the others fail one by one
         for row, code in enumerate(done.verdicts.codes):
             made = Identity(place.target_id.mount, done.made[row], done.marks[row])
             if code == Code.DONE:
@@ -168,7 +162,7 @@ def _found(rank: Rank, place: Place, source: int, items: list[Item]) -> Stepwise
     """The items that are what was found, with their names and what they are now; None if there are none."""
     names = pack_names(item.name for item in items)
     batch = Stat(source, names, VERSION | DEVICE | MODE, follow=rank.options.dereference)
-    stated = yield from waited(rank.kernel, rank.kernel.submit(batch))
+    stated = yield from rank.done(batch)
     codes, rows = stated.verdicts.codes, stated.rows
     good = [
         row

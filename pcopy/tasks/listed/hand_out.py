@@ -17,7 +17,6 @@ from typing import BinaryIO
 
 from pcopy.fsio.kernel.batches import Stat
 from pcopy.fsio.kernel.columns import FIRST, GROUP, LAST, OWNER, Code, Rows, pack_names
-from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import source_status
 from pcopy.tasks.base import counts
@@ -143,8 +142,7 @@ def _visit(rank: Rank, result: Result, path: bytes, names: list[bytes], told: by
             result.fail(place, name, problem, retry=Tried.NEVER)
         return
     packed = pack_names(names)
-    ticket = rank.kernel.submit(Stat(directory, packed, LOOKED_AT | OWNER | GROUP))
-    stated = yield from waited(rank.kernel, ticket)
+    stated = yield from rank.done(Stat(directory, packed, LOOKED_AT | OWNER | GROUP))
     verdicts, rows = stated.verdicts, stated.rows
     problems = {row: verdicts.problem(row) for row, code in enumerate(verdicts.codes) if code != Code.DONE}
     for row, item in enumerate(LISTED.iter_unpack(told)):

@@ -23,7 +23,6 @@ from pcopy.fsio.directories import is_empty, list_names
 from pcopy.fsio.identity import Identity, birth_of
 from pcopy.fsio.kernel.batches import Listed, Stat
 from pcopy.fsio.kernel.columns import MODE, Code, pack_names, unpack_names
-from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.spelling import answers_to_another, fold
 from pcopy.named import NamedTuple
@@ -96,7 +95,7 @@ class DeleteAmong(OfPlace, code=85, doing="deleting from", is_note=False):
         try:
             source, target = rank.open_source(self.place), rank.open_target(self.place)
             batch = Stat(source, self.names, MODE, on_source=True)
-            stated = yield from waited(rank.kernel, rank.kernel.submit(batch))
+            stated = yield from rank.done(batch)
             names, verdicts = unpack_names(self.names), stated.verdicts
             for row, code in enumerate(verdicts.codes):
                 if code != Code.DONE and verdicts.errnos[row] != errno.ENOENT:

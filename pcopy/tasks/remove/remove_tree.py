@@ -25,7 +25,6 @@ from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.batches import Listed
 from pcopy.fsio.kernel.columns import INODE, MODE, Code, Rows, Verdicts, pack_names, unpack_names
 from pcopy.fsio.kernel.directory_batches import RemoveWithin, SumsWithin
-from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.mounted import mount_number
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
@@ -197,7 +196,7 @@ class RemoveDirs(_Part, code=86, doing="removing directories of", is_note=False)
             left: Sequence[int] = range(len(names))
         else:
             batch = RemoveWithin(directory, self.names, array("Q", inodes), device, NAMES_AT_ONCE - 1)
-            done = yield from waited(rank.kernel, rank.kernel.submit(batch))
+            done = yield from rank.done(batch)
             left = [row for row, code in enumerate(done.verdicts.codes) if code != Code.DONE]
             _count(RemovalCounts(rank, result), done.sums)
         if not left:

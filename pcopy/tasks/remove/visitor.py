@@ -14,7 +14,6 @@ from pcopy.fsio.close import held_open
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.batches import Listed, Remove, Removed
 from pcopy.fsio.kernel.columns import INODE, Code, Rows, Verdicts, pack_names, unpack_names
-from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.kernel.item_rows import Removing
 from pcopy.fsio.mounted import mount_number
 from pcopy.fsio.problem import Problem
@@ -39,7 +38,7 @@ def remove_batch(rank: Rank, directory: int, packed: bytes, rows: Rows) -> Stepw
         alone = Removing(batch)
         alone.run(0, 1)
         return alone.result
-    return (yield from waited(rank.kernel, rank.kernel.submit(batch)))
+    return (yield from rank.done(batch))
 
 
 def problem_of(verdicts: Verdicts, row: int) -> Problem | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.kernel.batches import Read, ReadBack, Stat, Stated
 from pcopy.fsio.kernel.columns import VERSION, Code, pack_names, unpack_names
-from pcopy.fsio.kernel.interface import SMALL_FILE, waited
+from pcopy.fsio.kernel.interface import SMALL_FILE
 from pcopy.fsio.problem import Problem, failing
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
@@ -105,7 +105,7 @@ class VerifyItems(Divisible, code=41, doing="reading back the copies of", is_not
             copies = pack_names(rank.new_name(place, name) for name in names.split(b"/"))
         read = yield from read_rows(rank, Read(target, copies, copies=True), counts.VERIFIED_BYTES)
         stat = Stat(source, names, VERSION, follow=rank.options.dereference)
-        sources = yield from waited(rank.kernel, rank.kernel.submit(stat))
+        sources = yield from rank.done(stat)
         is_read = not read.verdicts.codes.strip(_DONE) and not sources.verdicts.codes.strip(_DONE)
         are_equal = read.digests.data == digests and read.verdicts.bytes == sizes
         if is_read and are_equal and sources.rows.packed() == versions:

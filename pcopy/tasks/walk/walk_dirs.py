@@ -22,7 +22,6 @@ from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.batches import Listed
 from pcopy.fsio.kernel.columns import Code, Rows, pack_names, unpack_names
 from pcopy.fsio.kernel.directory_batches import Look, Paths, Within
-from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import mount_codes
@@ -159,7 +158,7 @@ class _Walk(ToEnter):
                 yield from self._enter(around, name, inode)
             return
         batch = Paths(directory, pack_names(names), array("Q", inodes), device, MOST_PATHS, finder.above(around))
-        told = yield from waited(rank.kernel, rank.kernel.submit(batch))
+        told = yield from rank.done(batch)
         finder.tell_paths(result, told.text, told.sums, self._telling)
         enters = finder.enters(depth_in(around) + 1)
         for row, code in enumerate(told.verdicts.codes):
@@ -184,7 +183,7 @@ class _Walk(ToEnter):
             return [None] * len(names)
         seen = self._finder.seen_at_once(around)
         batch = Look(directory, pack_names(names), array("Q", inodes), device, NAMES_AT_ONCE - 1, *seen)
-        looked = yield from waited(rank.kernel, rank.kernel.submit(batch))
+        looked = yield from rank.done(batch)
         return [looked.found.get(row) for row in range(len(names))]
 
     def _tell_all(self, place: Place, packed: bytes, kinds: bytes, inodes: Sequence[int]) -> None:
