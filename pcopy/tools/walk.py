@@ -185,6 +185,8 @@ class WalkPreparation(TreePreparation):
             self._page.replace(page_of(values, sources).encode(errors="backslashreplace"), durable_contents=True)
         except OSError as error:
             tell(self.program, f"{shown(self._page.path)}: cannot be written: {error.strerror}")
+            if ended.status == OK:
+                self.incomplete = "the page was not written"
             return INCOMPLETE
         return ended.status
 

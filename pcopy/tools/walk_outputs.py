@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
@@ -164,6 +165,8 @@ class Outputs(InFront):
         if self._sorted is not None:
             for items in self._sorted.in_order():
                 self._put(items)
+                if self.trouble:
+                    break
         for output in self._outputs:
             self._try(output, output.finish)
         if self.trouble:
@@ -180,9 +183,11 @@ class Outputs(InFront):
 
 
 class _StandardOutput:
-    """Descriptor 1, whatever Python holds back for it."""
+    """Descriptor 1, whatever Python holds back for it; if the user had closed it, it leads nowhere."""
 
     def write(self, part: bytes) -> None:
+        if sys.stdout.closed:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         view = memoryview(part)
         while view:
             view = view[os.write(1, view) :]

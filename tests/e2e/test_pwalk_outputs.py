@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from pcopy.tasks.base.job import Sink
+from pcopy.tools.walk_outputs import ListTarget, Outputs
+from pcopy.walk.matching import Items
+from pcopy.walk.sorting import SortedItems
 from tests.e2e.test_pwalk import found, listed, pwalk
 from tests.faults.test_real import bindfs
 from tests.support.command import show, start
 from tests.support.faults import Fault
+from tests.support.filesystems import mounted
 from tests.support.processes import background, wait_until
 from tests.support.users import NOBODY, require_root
 
@@ -61,6 +69,73 @@ def test_a_full_disk(many: Path) -> None:
         assert run.stderr is not None
         assert run.wait(30) == 75
         assert run.stderr.read() == b"pwalk: standard output cannot be written: No space left on device\n"
+
+
+FORMS = ((), ("--json-lines",), ("--sort", "size"), ("--sort=-mtime", "--json-lines"))
+SUMMARIES = (("--summary",), ("--summary", "--json"), ("--output", "list.csv", "--sort", "name"))
+
+
+@pytest.mark.parametrize("words", FORMS)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_reader_that_wants_the_first_line(many: Path, area: Path, words: tuple[str, ...], ranks: int) -> None:
+    """More than a pipe holds; what was sorted leaves no temporary file."""
+    (area / "temporary").mkdir()
+    with start(
+        "-n", str(ranks), *words, many, program="pwalk", cwd=area, env={"TMPDIR": str(area / "temporary")}
+    ) as run:
+        assert run.stdout is not None and run.stderr is not None
+        assert run.stdout.readline()
+        run.stdout.close()
+        assert run.wait(30) == 75
+        assert run.stderr.read() == b""
+    assert sorted(os.listdir(area)) == ["many", "temporary"] and os.listdir(area / "temporary") == []
+
+
+@pytest.mark.parametrize("words", [*FORMS, *SUMMARIES])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_standard_output_that_is_full_or_closed(area: Path, words: tuple[str, ...], ranks: int) -> None:
+    """A line says so, as find does, whose status is 1 then; a list has no end, a summary is lost when all is done."""
+    (area / "tree").mkdir()
+    oracle = subprocess.run(["sh", "-c", "find tree >&-"], check=False, cwd=area, capture_output=True)
+    assert oracle.returncode == 1 and oracle.stderr.count(b"Bad file descriptor")
+    for where, error in (("> /dev/full", b"No space left on device"), (">&-", b"Bad file descriptor")):
+        run = pwalk(*words, "tree", cwd=area, ranks=ranks, wrap=("sh", "-c", f'exec "$@" {where}', "sh"))
+        assert run.returncode == (75 if words in FORMS else 1), show(run)
+        assert run.stderr == b"pwalk: standard output cannot be written: %s\n" % error, show(run)
+
+
+@pytest.mark.parametrize("words", [("--output", "list.txt"), ("--output", "list.csv", "--sort", "size"), ()])
+def test_a_file_system_that_is_full(many: Path, area: Path, words: tuple[str, ...]) -> None:
+    """For a list, for the page, and for what is sorted."""
+    with mounted("tmpfs", area, size=64 << 10) as place:
+        page = () if words else ("--page", "page.html")
+        if page:
+            (place / "taken").write_bytes(bytes((64 << 10) - 4096))
+        run = pwalk(*words, *page, "-q", many, cwd=place, ranks=2)
+        assert run.returncode == (75 if words else 1), show(run)
+        told = rb"pwalk: \S*(list.txt|list.csv|page.html):? cannot be written: No space left on device\n"
+        assert re.fullmatch(told, run.stderr), show(run)
+        assert not page or run.stdout.endswith(b"\nincomplete: the page was not written (status 1)\n"), show(run)
+        assert os.listdir(place) == (["taken"] if page else [])
+
+
+def test_what_is_sorted_is_not_read_on_when_nobody_reads_it(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def in_order(self: SortedItems) -> Iterator[Items]:
+        for number in range(10):
+            asked.append(number)
+            yield Items(-1, b"", [b"name"], b"f")
+
+    def write(descriptor: int, part: bytes) -> int:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    monkeypatch.setattr(SortedItems, "in_order", in_order)
+    outputs = Outputs(cast(Sink, None), [ListTarget("lines")], (), "name", None, "pwalk-test")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", write)
+        outputs.finish()
+    assert (asked, outputs.is_closed, outputs.status) == ([0], True, 75)
 
 
 def writes_below(directory: Path, process: int) -> bool:
