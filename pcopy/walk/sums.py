@@ -5,10 +5,9 @@ Each rank sums up what it finds, and rank 0 merges what all of them say. A file 
 
 from __future__ import annotations
 
-import heapq
 import stat
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Sequence
 from itertools import compress
@@ -96,10 +95,11 @@ class WalkSums:
             self.trees.add(items.above, depth - 1, len(kinds), size, allocated)
         _add_owners(self.owners["users"], rows.uid, items, (size, allocated))
         _add_owners(self.owners["groups"], rows.gid, items, (size, allocated))
-        if _FILE in kinds and largest > self.least_named:
+        if _FILE in kinds and largest > (least := self.least_named(items.above)):
             for name, kind, each in zip(items.names, kinds, rows.size, strict=True):
-                if kind == _FILE and each > self.least_named:
+                if kind == _FILE and each > least:
                     _keep(self._files, (each, items.above + name))
+                    least = self.least_named(items.above)
 
     def add_summed(self, above: bytes, kinds: bytes, depth: int, summed: Summed) -> None:
         """All that is in the directory ``above`` (with a slash at its end), which ``tally`` has: types and owner."""
@@ -109,10 +109,13 @@ class WalkSums:
         _add_owner(self.owners["users"], summed.user, *sums)
         _add_owner(self.owners["groups"], summed.group, *sums)
 
-    @property
-    def least_named(self) -> int:
-        """A file of more bytes is one of the largest."""
-        return self._files[0][0] if len(self._files) == TOP else -1
+    def least_named(self, above: bytes) -> int:
+        """A file of more bytes may be one of the largest, if its path begins with ``above``: of equal ones the first by
+        their path are, whoever finds them first."""
+        if len(self._files) < TOP:
+            return -1
+        size, path = self._files[-1]
+        return size if above > path else size - 1
 
     def _add_kinds(self, kinds: bytes, depth: int) -> None:
         for kind in set(kinds):
@@ -187,18 +190,18 @@ class WalkSums:
     def add_directory(self, path: bytes, entries: int) -> None:
         """A directory was listed: it has so many entries."""
         self.entries[entries.bit_length()] += 1
-        if len(self._directories) < TOP or entries > self._directories[0][0]:
+        if len(self._directories) < TOP or entries >= self._directories[-1][0]:
             _keep(self._directories, (entries, path))
 
     @property
     def largest_files(self) -> list[tuple[int, bytes]]:
         """Sizes and paths, the largest first."""
-        return sorted(self._files, key=lambda each: (-each[0], each[1]))
+        return self._files
 
     @property
     def largest_directories(self) -> list[tuple[int, bytes]]:
         """Numbers of entries, and paths."""
-        return sorted(self._directories, key=lambda each: (-each[0], each[1]))
+        return self._directories
 
     def words(self) -> bytes:
         """For ``merge``; nothing is added any more."""
@@ -278,8 +281,7 @@ def _add_owner(known: dict[int, list[int]], number: int, *values: int) -> None:
     row[:] = [old + new for old, new in zip(row, values, strict=True)]
 
 
-def _keep(heap: list[tuple[int, bytes]], each: Any) -> None:
-    if len(heap) < TOP:
-        heapq.heappush(heap, each)
-    else:
-        heapq.heappushpop(heap, each)
+def _keep(largest: list[tuple[int, bytes]], each: Any) -> None:
+    """Among the ``TOP`` largest, equal ones by their path."""
+    insort(largest, each, key=lambda one: (-one[0], one[1]))
+    del largest[TOP:]

@@ -145,6 +145,35 @@ def test_sums_whole_directories(area: Path, ranks: int) -> None:
     check_sums(json.loads(run.stdout), printed("%y %s %b %d %U %G %T@ %p", cwd=area))
 
 
+def test_of_equal_ones_the_first_by_their_path_are_named(area: Path) -> None:
+    """However many ranks find them, in whatever order: more of each than are named, as find and sort have them."""
+    require_root("give files to others")
+    for number in range(300):
+        file = area / f"tree/{number * 37 % 60}/{number * 7919 % 300}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"x" * (5 if number % 100 else 6 + number))
+        os.chown(file, number % 30, number % 15)
+    around = {"cwd": area, "ranks": 1}
+    told = {}
+    for words in (("tree",), ("tree", "-size", "-99"), ("tree", "--json")):
+        runs = [pwalk("--summary", *words, **{**around, "ranks": ranks}) for ranks in (1, 3, 3, 2)]
+        assert all((run.returncode, run.stderr) == (0, b"") for run in runs), show(runs[0])
+        texts = [run.stdout for run in runs]
+        if "--json" in words:
+            sums = [json.loads(text)["summary"] for text in texts]
+            told = sums[0]
+            texts = [json.dumps(each).encode() for each in sums]
+        else:  # the last line tells the seconds
+            texts = [text.rsplit(b"\n", 2)[0] for text in texts]
+        assert texts == texts[:1] * len(texts)
+    files = printed("%s %p", "-type", "f", cwd=area)
+    largest = sorted(((int(size), path) for size, path in files), key=lambda each: (-each[0], each[1]))[:20]
+    assert [(row["bytes"], row["path"]) for row in told["largest_files"]] == largest
+    entries = Counter(os.path.dirname(path) for _, path in printed("%d %p", "-mindepth", "1", cwd=area))
+    most = sorted(entries.items(), key=lambda each: (-each[1], each[0]))[:20]
+    assert [(row["path"], row["entries"]) for row in told["largest_directories"]] == most
+
+
 def test_for_people_and_of_a_selection(tree: Path) -> None:
     run = pwalk("--summary", "tree", "-name", "file*", cwd=tree.parent, ranks=2)
     assert run.returncode == 0, show(run)

@@ -99,7 +99,7 @@ class Finder:
             return *self._seen_at_once, None, 0
         if summing.wants_layouts(around, self.path_of(around)):
             return *self._seen_at_once, None, 0
-        return *self._seen_at_once, summing.sums.tally, summing.sums.least_named
+        return *self._seen_at_once, summing.sums.tally, summing.sums.least_named(self.above(around))
 
     def sum_all(self, result: Result, place: Place, kinds: bytes, summed: Summed) -> None:
         """All items of a directory are told, which have these types."""
