@@ -91,15 +91,17 @@ class Finder:
         """Are directories of this depth entered?"""
         return self.wish.most_depth < 0 or depth < self.wish.most_depth
 
-    def seen_at_once(self, around: Place) -> tuple[int, bytes, Tally | None, int]:
-        """Which columns are wanted of what is in directories in this one, whatever its name is; of which types (none:
-        all); and, if sums are all that is wanted, what it is added to, with the size of the largest file there."""
+    def seen_at_once(self, around: Place, names: Sequence[bytes]) -> tuple[int, bytes, Tally | None, int]:
+        """Which columns are wanted of what is in some directories in this one, whatever its name is; of which types
+        (none: all); and, if sums are all that is wanted, what it is added to, with the size of the largest file there.
+        """
         summing = self.summing
         if summing is None or not self._sums_all or depth_in(around) + 1 < self.wish.least_depth:
             return *self._seen_at_once, None, 0
         if summing.wants_layouts(around, self.path_of(around)):
             return *self._seen_at_once, None, 0
-        return *self._seen_at_once, summing.sums.tally, summing.sums.least_named(self.above(around))
+        first = self.above(around) + min(name + b"/" for name in names)
+        return *self._seen_at_once, summing.sums.tally, summing.sums.least_named(first)
 
     def sum_all(self, result: Result, place: Place, kinds: bytes, summed: Summed) -> None:
         """All items of a directory are told, which have these types."""

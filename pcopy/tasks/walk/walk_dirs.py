@@ -181,7 +181,7 @@ class _Walk(ToEnter):
             directory, device = rank.open_source(around), rank.source_device(around) or 0
         except Problem:  # which each tells by itself
             return [None] * len(names)
-        seen = self._finder.seen_at_once(around)
+        seen = self._finder.seen_at_once(around, names)
         batch = Look(directory, pack_names(names), array("Q", inodes), device, NAMES_AT_ONCE - 1, *seen)
         looked = yield from rank.done(batch)
         return [looked.found.get(row) for row in range(len(names))]
