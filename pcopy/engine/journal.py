@@ -11,10 +11,11 @@ before them. So that rank enters the last epoch, and the marker of that makes al
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from pcopy.engine.messages import LAST_EPOCH
+from pcopy.engine.messages import LAST_EPOCH, Epoch, Message
 from pcopy.engine.task import Share, Task, TaskId
 
 FIRST = 1
@@ -117,3 +118,25 @@ class Epochs:
     def advance(self, phase: int) -> None:
         """Enters the next epoch, or the last one if nothing can be recorded any more."""
         self.enter(LAST_EPOCH if self.has_failed else self.number + 1, phase)
+
+
+class Outbox(deque[tuple[int, Message]]):
+    """What one rank sends, each message with its destination."""
+
+    def __init__(self, epochs: Epochs) -> None:
+        super().__init__()
+        self._epochs = epochs
+        self._told: dict[int, int] = {}
+        """The last epoch that each rank knows of."""
+
+    def send(self, destination: int, message: Message) -> None:
+        """Behind the marker of a new epoch, if ``destination`` does not know of it."""
+        epoch = self._epochs.number
+        if self._told.get(destination, FIRST) != epoch:
+            self._told[destination] = epoch
+            self.append((destination, Epoch(epoch)))
+        self.append((destination, message))
+
+    def send_all(self, messages: Iterable[tuple[int, Message]]) -> None:
+        for destination, message in messages:
+            self.send(destination, message)

@@ -8,7 +8,6 @@ down the tree, after which nothing is under way. The states and what leads from 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import compress
 from random import Random
@@ -16,7 +15,7 @@ from typing import Any, ClassVar
 
 from pcopy.engine.barrier import Barrier
 from pcopy.engine.commit import Commit
-from pcopy.engine.journal import FIRST, Epochs, Journal
+from pcopy.engine.journal import Epochs, Journal, Outbox
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import (
     Abort,
@@ -76,7 +75,6 @@ class Node:
         self.phase, self.status = -1, 0
         self.counters = [0] * counters
         self.queue = queue
-        self.outbox: deque[tuple[int, Message]] = deque()
         self.halted: Halt | None = None
         self.aborted: Abort | None = None
         self.dropped = 0
@@ -92,7 +90,8 @@ class Node:
         self._detector = make_detector(termination, rank, size)
         self._thief = Thief(rank, size, random, limits, steering)
         self._epochs = Epochs(journal)
-        self._told: dict[int, int] = {}  # the last epoch that each rank knows of
+        self.outbox = Outbox(self._epochs)
+        self._send, self._send_all = self.outbox.send, self.outbox.send_all
         self.progress = CounterTree(rank, size, limits.fan_out, self.counters, lambda: self._epochs.durable, steering)
         self.commit = Commit(self._epochs, limits)
         self.under_way = UnderWay(rank, limits.slots)
@@ -365,18 +364,6 @@ class Node:
         for neighbour in (self.parent, *self._children):
             if neighbour not in (source, -1):
                 self._send(neighbour, message)
-
-    def _send(self, destination: int, message: Message) -> None:
-        """Behind the marker of a new epoch, if ``destination`` does not know of it."""
-        epoch = self._epochs.number
-        if self._told.get(destination, FIRST) != epoch:
-            self._told[destination] = epoch
-            self.outbox.append((destination, Epoch(epoch)))
-        self.outbox.append((destination, message))
-
-    def _send_all(self, messages: Iterable[tuple[int, Message]]) -> None:
-        for destination, message in messages:
-            self._send(destination, message)
 
     def _enter(self, state: State) -> None:
         self.state = follow(TRANSITIONS, self.state, state, self.rank)

@@ -52,31 +52,30 @@ CUTS = (
     ),
     Rule(
         "each destination gets its marker",
-        "node.py",
+        "journal.py",
         "            self._told[destination] = epoch",
         "            self._told.update(dict.fromkeys(range(100), epoch))",
         (MARKER,),
     ),
     Rule(
         "a marker is sent once",
-        "node.py",
+        "journal.py",
         "            self._told[destination] = epoch\n",
         "",
         (MARKER,),
     ),
     Rule(
         "a marker goes before the message",
-        "node.py",
-        "            self.outbox.append((destination, Epoch(epoch)))\n"
-        "        self.outbox.append((destination, message))",
-        "            self.outbox.append((destination, message))\n"
+        "journal.py",
+        "            self.append((destination, Epoch(epoch)))\n        self.append((destination, message))",
+        "            self.append((destination, message))\n"
         "            message = Epoch(epoch)\n"
-        "        self.outbox.append((destination, message))",
+        "        self.append((destination, message))",
         (MARKER,),
     ),
     Rule(
         "the first epoch has no marker",
-        "node.py",
+        "journal.py",
         "if self._told.get(destination, FIRST) != epoch:",
         "if self._told.get(destination) != epoch:",
         (EPOCHS + "test_who_is_in_the_first_epoch_tells_nobody",),

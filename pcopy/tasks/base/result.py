@@ -9,10 +9,10 @@ import errno
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from enum import Enum
-from itertools import chain, compress, count
+from itertools import chain
 
 from pcopy.engine.driver import Outcome
-from pcopy.engine.task import ANYBODY, Share, Spawn, TaskId
+from pcopy.engine.task import ANYBODY, Spawn, TaskId
 from pcopy.fsio.attributes import Applied
 from pcopy.fsio.problem import Problem
 from pcopy.named import NamedTuple
@@ -25,10 +25,8 @@ from pcopy.tasks.base.job import Failure
 from pcopy.tasks.base.kind import Kind
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank, Running
-from pcopy.tasks.base.values import COPIED_BEFORE, Contents, Copy, FailedName, Item, Known, Place, Retry, label_of
+from pcopy.tasks.base.values import COPIED_BEFORE, Contents, Copy, FailedName, Item, Known, Place, Retry
 from pcopy.text import shown
-
-_DUE = frozenset(counts.PUT_ASIDE.values())
 
 _LOOKED_AT = ("open", "stat", "readdir", "scan")
 """What is done with an item of the source before anything is made of it."""
@@ -59,17 +57,17 @@ Again = Kind | Item | Names | Tried
 """What a resumed job does about an item that has failed."""
 
 
-class Result:
+class Result(counts.Counted):
     __slots__ = (
-        "_counts", "_elsewhere", "_held", "_own", "_place", "_rank", "_settled", "_spawned", "_turned", "attempt",
-        "copies", "entries", "failed", "failures", "id", "inodes", "items", "large_copies", "looks", "notices", "once",
-        "over", "phase", "running", "unknown", "verifications",
+        "_held", "_own", "_rank", "_settled", "_spawned", "attempt", "copies", "entries", "failed", "failures", "id",
+        "inodes", "items", "large_copies", "looks", "notices", "once", "over", "phase", "running", "unknown",
+        "verifications",
     )  # fmt: skip
 
     def __init__(self, rank: Rank, phase: int, task_id: TaskId, found: tuple[Place, bytes] | None = None) -> None:
         """``found`` is the directory that the task is about, and a name in it."""
+        super().__init__(found[0] if found else None, by_directory=bool(rank.job.began))
         self._rank = rank
-        self._place = found[0] if found else None
         self.phase = int(phase)
         self.running = Running(self.phase)
         self.id = task_id
@@ -77,9 +75,6 @@ class Result:
         """That of the task, if it has one."""
         self._held = False
         self._settled: list[TaskId] = []
-        self._counts = [0] * counts.COUNTERS
-        self._turned: bytes | None = None
-        self._elsewhere: dict[bytes, dict[int, int]] = {}
         self._own: list[Spawn] = []
         self._spawned: Iterable[Spawn] = self._own
         self.failures: list[Failure] = []
@@ -148,36 +143,6 @@ class Result:
         """What ``tasks`` had left in memory is used up by this one, which is therefore not held itself."""
         self._settled += (task for task in tasks if task != self.id)
         self._held = False
-
-    def turn_to(self, directory: tuple[int, bytes]) -> None:
-        """From now on what is counted is counted in this one (``Place.directory``) of several that the task goes
-        through."""
-        self._turned = b"%d/%b" % directory if self._rank.job.began else None
-
-    def turn_back(self) -> None:
-        """From now on it is counted in that which the task is about."""
-        self._turned = None
-
-    def count(self, counter: int, number: int = 1, place: Place | None = None) -> None:
-        """``place`` is the directory of the item, where that may be another than the task's."""
-        self._counts[counter] += number
-        here, label = self._place, self._turned
-        if place is not None:
-            is_here = place is here or (here is not None and place.directory == here.directory)
-            label = None if is_here else label_of(place)
-        if label is not None:
-            elsewhere = self._elsewhere.setdefault(label, {})
-            elsewhere[counter] = elsewhere.get(counter, 0) + number
-
-    def _shares(self) -> Iterator[Share]:
-        """What was counted in which directory: if that has gone when the job is resumed, it counts no more."""
-        here = self._counts[:]
-        for label, elsewhere in self._elsewhere.items():
-            for counter, number in elsewhere.items():
-                here[counter] -= number
-            yield label, tuple(each for each in sorted(elsewhere.items()) if each[1] and each[0] not in _DUE)
-        if self._place is not None:
-            yield label_of(self._place), _shared(here)
 
     def copied(
         self,
@@ -382,8 +347,7 @@ class Result:
         self.notices.append(f"{shown(self._rank.shown(place, name, on_source=on_source))}: {text}")
 
     def outcome(self) -> Outcome:
-        shares = tuple(self._shares()) if self._rank.job.began else ()
-        return Outcome(self._spawned, self._counts, self._settled, self._held, shares)
+        return Outcome(self._spawned, self._counts, self._settled, self._held, tuple(self._shares()))
 
 
 def _items_of(rank: Rank) -> NobodyAsks:
@@ -392,8 +356,3 @@ def _items_of(rank: Rank) -> NobodyAsks:
     from pcopy.tasks.base.itemized import Itemizer
 
     return Itemizer(rank)
-
-
-def _shared(numbers: list[int]) -> tuple[tuple[int, int], ...]:
-    """What is not 0, without what only tells that a phase is due."""
-    return tuple((at, numbers[at]) for at in compress(count(), numbers) if at not in _DUE)
