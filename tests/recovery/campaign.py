@@ -26,10 +26,11 @@ SHOWN = 10
 
 
 class Played(NamedTuple):
-    """What happened to one job, how many system calls its last run made, and what went wrong, if anything did."""
+    """What happened to one job, how many system calls its work and its starts made, and what went wrong, if any."""
 
     words: tuple[str, ...]
     calls: int
+    starting: int
     wrong: str
 
 
@@ -44,7 +45,7 @@ def play(seed: int, rules: Rules = ALL, ends: Sequence[End] | None = None, *, wa
         wrong = str(found)
     except Exception:  # any other end is wrong as well
         wrong = traceback.format_exc()
-    return Played(tuple(job.words), job.calls, wrong)
+    return Played(tuple(job.words), job.calls, job.starting, wrong)
 
 
 def play_some(seeds: Sequence[int], rules: Rules, *, waits: bool = False) -> list[Played]:
@@ -76,7 +77,7 @@ def main() -> int:
         for of_some, played in zip(
             some, pool.map(partial(play_some, rules=rules, waits=arguments.waits), some), strict=True
         ):
-            for seed, (words, _, what) in zip(of_some, played, strict=True):
+            for seed, (words, _, _, what) in zip(of_some, played, strict=True):
                 happened.update(words)
                 wrong += bool(what)
                 if what and wrong <= SHOWN:

@@ -19,11 +19,14 @@ from tests.recovery.disk import Disk, Inode, Names
 from tests.recovery.machine import T0, forget
 from tests.recovery.ranks import STOP, Run, Sizes, shrunk, watched
 from tests.recovery.rules import ALL, Rules, broken
-from tests.recovery.world import World
+from tests.recovery.world import Chance, World
 
 MOST_RESUMES = 5
-PAUSE = 10.0
-"""Seconds between two runs: more than what the clocks may differ by."""
+BETWEEN_STARTS = 1000.0
+"""Seconds from the start of a run to that of the next: more than any takes."""
+
+MOST_STARTING = 200
+"""System calls of a start; most have fewer."""
 
 
 class Found(Exception):
@@ -31,9 +34,9 @@ class Found(Exception):
 
 
 class End(NamedTuple):
-    """When the world ends: with a system ``call``, in an ``event``; once some records are ``written``, or when one more
-    is ``torn`` (written, and not synced); or some calls after a ``phase`` has begun. ``halt``: it does not, but the job
-    is told to stop in an event."""
+    """When the world ends: with a system ``call`` of the work or of a ``start``, in an ``event``; once some records are
+    ``written``, or when one more is ``torn`` (written, and not synced); or some calls after a ``phase`` has begun.
+    ``halt``: it does not, but the job is told to stop in an event."""
 
     kind: str
     after: int
@@ -56,7 +59,8 @@ _PHASES = (
 class Job:
     """One job. ``play`` raises ``Found`` if it goes wrong.
 
-    ``words`` tell what has happened, for those who ask whether enough has; ``calls`` counts those of the last run.
+    ``words`` tell what has happened, for those who ask whether enough has; ``calls`` counts those of all runs, and
+    ``starting`` those of their starts.
     """
 
     def __init__(
@@ -65,8 +69,9 @@ class Job:
         """``ends``: when each of the first runs ends, instead of at random; ``waits``: tasks wait for tickets."""
         self.seed, self.waits = seed, waits
         self.ends = ends
-        self.calls = 0
+        self.calls = self.starting = 0
         self.random = random = Random(seed)
+        """Of the run that is next, once the job has been drawn."""
         self.rules = rules
         self.dataset: Dataset = draw(random)
         self.clients = random.choice((1, 1, 2, 3))
@@ -79,7 +84,7 @@ class Job:
         """Is there no record but where one has to be?"""
         self.words: list[str] = []
         self.told: list[str] = []
-        self._now = T0
+        self._runs = 0
         self._job = ""
         self._resumed = 0
         self._is_kept = False
@@ -89,11 +94,13 @@ class Job:
         self._begin_afresh()
         ends = 0
         while True:
+            self.random = self._chance.stream("job")
             if self.ends is not None:
                 end = self.ends[ends] if ends < len(self.ends) else NOWHERE
             else:
                 end = self._draw_end() if ends <= self.resumes else NOWHERE
             run = self._run(end)
+            self._runs += 1
             self.told += run.sink.told
             self._is_kept = self._is_kept or bool(run.records)
             self._job = run.name or self._job
@@ -118,6 +125,15 @@ class Job:
         self.words.append(f"resumed {self._resumed} times")
         self._check(run)
 
+    @property
+    def _chance(self) -> Chance:
+        """That of the run that is next."""
+        return Chance(f"seed {self.seed}, run {self._runs}")
+
+    @property
+    def _now(self) -> float:
+        return T0 + self._runs * BETWEEN_STARTS
+
     # Beginning and going on.
 
     def _begin_afresh(self) -> None:
@@ -138,6 +154,8 @@ class Job:
             return End(kind, random.randrange(random.choice((3, 12))))
         if kind == "phase":
             return End(kind, random.randrange(random.choice((10, 300))), random.choice(_PHASES))
+        if kind == "call" and random.random() < 0.5:
+            return End("start", random.randrange(MOST_STARTING))
         if kind == "call":
             return End(kind, random.randrange(random.choice((100, 600, 3000))))
         return End(kind, random.randrange(random.choice((40, 200, 600))))
@@ -147,7 +165,7 @@ class Job:
         if self.random.random() < 0.6:
             lost = self.random.sample(clients, self.random.randint(1, self.clients))
             self.words.append("power lost")
-            self.disk.lose_power(set(lost), self.random)
+            self.disk.lose_power(set(lost), self._chance.stream("power"))
         if self.clients > 1:
             self.disk.settle_names()
 
@@ -179,8 +197,8 @@ class Job:
 
     def _run(self, end: End) -> Run:
         random = self.random
-        world = World(random, self._now, grain=random.choice((1, 5, 50)), cost=self.cost)
-        world.calls = Calls(self.disk, world, lambda: random.uniform(0.1, 1.0) * self.syncing)
+        world = World(self._chance, self._now, grain=random.choice((1, 5, 50)), cost=self.cost)
+        world.calls = Calls(self.disk, world, lambda: world.random.uniform(0.1, 1.0) * self.syncing)
         words = ["--resume", self._job] if self._job else self.dataset.words
         words = [f"--termination={random.choice(('tree', 'tree', 'ring'))}", "--checkpoint-store=pickle", *words]
         if not self.rules.synced_at_end:
@@ -197,11 +215,13 @@ class Job:
             run.start()
             trouble = world.play()
         self.calls += world.count
+        self.starting += world.starting
         if waits.most > 1:
             self.words.append("several batches under way")
         if run.divided:
             self.words.append("divided")
-        self._now = world.now + PAUSE
+        if world.now > self._now + BETWEEN_STARTS / 2:
+            trouble = trouble or f"it takes {world.now - self._now} s"
         if trouble:
             raise Found(f"{trouble}; {self.told + run.sink.told}")
         return run
@@ -271,6 +291,8 @@ class _Watch:
     def call(self) -> None:
         end, run = self._end, self._run
         if end.kind == "call" and run.world.count > end.after:
+            run.world.end()
+        if end.kind == "start" and run.world.starting > end.after:
             run.world.end()
         if end.kind == "phase" and run.phase >= end.phase:
             self._in_phase += 1

@@ -111,7 +111,7 @@ def _table() -> list[tuple[Any, str, Simulated]]:
         (os, "getcwdb", _returning(b"/")),
         (os, "getcwd", _returning("/")),
         (os, "umask", _returning(0o022)),
-        (os, "urandom", lambda world: world.random.randbytes),
+        (os, "urandom", lambda world: world.noise.randbytes),
         (os, "register_at_fork", _returning(None)),
         (fcntl, "flock", _by_name("flock")),
         (fcntl, "ioctl", _by_name("ioctl")),

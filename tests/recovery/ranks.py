@@ -287,7 +287,7 @@ class Run:
 def watched(run: Run, storing: Callable[[], None]) -> Iterator[None]:
     """Lets ``run`` know of its nodes and records; ``storing`` is called with one that is written and not synced."""
     make_node, append = Node.__init__, framing.SegmentWriter.append
-    write_frame, divide = framing.write_frame, runner.TaskRunner.divide
+    write_frame, divide, work = framing.write_frame, runner.TaskRunner.divide, driver.Driver.run
 
     def made(node: Node, *arguments: Any, **options: Any) -> None:
         make_node(node, *arguments, **options)
@@ -307,12 +307,17 @@ def watched(run: Run, storing: Callable[[], None]) -> Iterator[None]:
         write_frame(file, payload)
         storing()
 
+    def begun(of_rank: driver.Driver) -> int:
+        run.world.begin()
+        return work(of_rank)
+
     with patched(
         [
             (Node, "__init__", made),
             (framing.SegmentWriter, "append", appended),
             (framing, "write_frame", written),
             (runner.TaskRunner, "divide", divided),
+            (driver.Driver, "run", begun),
         ]
     ):
         yield

@@ -14,7 +14,7 @@ import pytest
 
 from tests.recovery.calls import Calls
 from tests.recovery.disk import Disk, Names
-from tests.recovery.world import World
+from tests.recovery.world import Chance, World
 from tests.support.users import as_user
 
 NAMES = (b"a", b"b", b"c", b"d", b"d/a", b"d/b", b"d/c", b"l", b"d/l", b"a/b", b"d/e/f", b"d/e")
@@ -148,7 +148,7 @@ def test_as_the_kernel(first: int, area: Path) -> None:
 
 def simulation(seed: int) -> list[Any]:
     results: list[Any] = []
-    world = World(Random(seed), 2 * LONG_AGO / 1e9, grain=1, cost=1e-5)
+    world = World(Chance(f"seed {seed}"), 2 * LONG_AGO / 1e9, grain=1, cost=1e-5)
     calls = Calls(Disk(Names.ANY), world, lambda: 0.001)
 
     def play() -> None:

@@ -75,7 +75,7 @@ class SlowKernel(FakeKernel):
     """Works in its world's time: a poll takes some, and none is made in a world that has ended."""
 
     def __init__(self, settings: Settings, world: World, wake: RankWake, waits: Waits) -> None:
-        super().__init__(settings, world.random.getrandbits(32), wake)
+        super().__init__(settings, world.chance.stream(f"kernel of {world.strand.name}").getrandbits(32), wake)
         self._world, self._waits = world, waits
 
     def submit(self, batch: Batch[Result]) -> Ticket[Result]:
@@ -110,7 +110,7 @@ class Waits:
         """For the rank that runs, which has its kernel."""
         strand = current()
         assert strand is not None
-        wake, random, share = self._wakes[strand], strand.world.random, self._share
+        wake, world, share = self._wakes[strand], strand.world, self._share
 
         def run(task: Task) -> Slices:
             """Work waits before it begins, and where it has run a slice: others go on meanwhile, and end before it."""
@@ -118,15 +118,15 @@ class Waits:
             can_wait = node.queue.is_work(task)
             try:
                 while True:
-                    if can_wait and random.random() < share:
-                        yield wake.submit(random.random() * LONGEST_WAIT)
+                    if can_wait and world.random.random() < share:
+                        yield wake.submit(world.random.random() * LONGEST_WAIT)
                     yield next(slices)
             except StopIteration as end:
                 outcome: Outcome = end.value
             finally:
                 slices.close()
-            if can_wait and random.random() < share:
-                yield wake.submit(random.random() * LONGEST_WAIT)
+            if can_wait and world.random.random() < share:
+                yield wake.submit(world.random.random() * LONGEST_WAIT)
             return outcome
 
         options["wake"] = DriverWake(wake, options.get("wake"))

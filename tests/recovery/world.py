@@ -4,6 +4,10 @@ A ``Strand`` is a real thread that runs real code of pcopy: a rank, or the threa
 One strand at a time runs, and all else stands still, so that a seed decides everything. A strand goes on until it
 waits for something, sleeps, or has made some system calls (``World.call``); each costs a little of its time.
 
+A strand has a start, in which it reads and makes what a rank needs before its first task, and then its work. The calls
+of a start take time and chance of their own, and the work begins when and as it would after any other start: so a
+change of what pcopy does at first gives no other course to the jobs that a seed stands for.
+
 When the world ends, each strand is woken once more and gets ``Ended``, and so does each system call that it makes on
 its way out: what a program does while it is being killed has no effect.
 """
@@ -16,14 +20,29 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 NEVER = float("inf")
 MOST_EVENTS = 60_000
+LONGEST_START = 100.0
+"""Seconds after which all strands have begun to work."""
+
+UNEVEN = 0.002
+"""Seconds at most between two that begin at once."""
 
 
 class Ended(BaseException):
     """The world has ended; no code of pcopy knows what to do about that."""
+
+
+class Chance(NamedTuple):
+    """What decides about one run, by streams that do not depend on one another: of its starts, and of its work."""
+
+    key: str
+
+    def stream(self, name: str) -> Random:
+        """One more, for whatever has a name."""
+        return Random(f"{self.key}, {name}")
 
 
 class Strand:
@@ -33,6 +52,8 @@ class Strand:
         self.name = name
         self.client = client
         self.is_over = False
+        self.has_begun = False
+        """Is its start over?"""
         self.trouble = ""
         self.waits = 0
         """The number of its wait: what would end an earlier one comes too late."""
@@ -99,18 +120,23 @@ class Signal:
 class World:
     """The clock (``now``, in seconds), and whose turn it is."""
 
-    def __init__(self, random: Random, now: float, *, grain: int, cost: float) -> None:
+    def __init__(self, chance: Chance, now: float, *, grain: int, cost: float) -> None:
         """A strand makes up to ``grain`` system calls in one go, each of which takes up to ``cost`` seconds."""
+        self.chance = chance
         self.now = now
+        self.begins = now + LONGEST_START
+        """When those work that have made a start by then."""
         self.is_over = False
         self.events = 0
-        self.count = 0
-        """The system calls so far."""
+        self.count = self.starting = 0
+        """The system calls so far, of the work and of starts."""
         self.calls: Any = None
         """Those that its strands make (``tests.recovery.calls``)."""
         self.on_event: Callable[[], None] = _nothing
         self.on_call: Callable[[], None] = _nothing
-        self.random = random
+        self.noise = chance.stream("noise")
+        """What the system's own source of chance gives."""
+        self._at_work, self._at_start = chance.stream("work"), chance.stream("start")
         self._grain, self._cost = grain, cost
         self._left = 1
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -124,12 +150,40 @@ class World:
         assert strand is not None
         return strand
 
+    @property
+    def random(self) -> Random:
+        """The stream of what goes on."""
+        return self._stream(current())
+
+    def _stream(self, strand: Strand | None) -> Random:
+        return self._at_start if strand is not None and not strand.has_begun else self._at_work
+
     def spawn(self, name: str, client: int, action: Callable[[], object]) -> Strand:
-        """A new thread, which begins at once."""
+        """A new thread, which makes its start at once."""
         strand = Strand(self, name, client, action)
         self._strands.append(strand)
         self.later(0.0, strand.resume)
         return strand
+
+    def spawn_beside(self, action: Callable[[], object]) -> Strand:
+        """A new thread that has no start of its own: it works at once, or with the strand that makes it."""
+        above = self.strand
+        strand = Strand(self, f"beside {above.name}", above.client, action)
+        strand.has_begun = True
+        self._strands.append(strand)
+        self.later(0.0 if above.has_begun else self._until(strand), lambda: self._go_on(strand, 0))
+        return strand
+
+    def begin(self) -> None:
+        """The start of this strand is over; it goes on with its work."""
+        strand = self.strand
+        strand.has_begun = True
+        self.sleep(self._until(strand))
+
+    def _until(self, strand: Strand) -> float:
+        """Seconds to its work."""
+        assert self.now < self.begins, f"the start of {strand.name} takes more than {LONGEST_START} s"
+        return self.begins + UNEVEN * self.chance.stream(f"begin {strand.name}").random() - self.now
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         self._scheduled += 1
@@ -142,7 +196,7 @@ class World:
                 return self._stop(f"they wait for ever: {[each.name for each in self._strands if not each.is_over]}")
             at, _, call = heapq.heappop(self._events)
             self.now = max(self.now, at)
-            self.events += 1
+            self.events += self.now >= self.begins
             if self.events > MOST_EVENTS:
                 return self._stop(f"it never ends: {[each.name for each in self._strands if not each.is_over]}")
             self.on_event()
@@ -188,19 +242,24 @@ class World:
     def _go_on(self, strand: Strand, number: int) -> None:
         if strand.waits == number:
             strand.waits += 1
-            self._left = self.random.randint(1, self._grain)
+            self._left = self._stream(strand).randint(1, self._grain)
             strand.resume()
 
     def call(self) -> None:
         """A system call begins. Raises ``Ended``."""
         if self.is_over:
             raise Ended
-        self.count += 1
+        strand = self.strand
+        random = self._stream(strand)
+        if strand.has_begun:
+            self.count += 1
+        else:
+            self.starting += 1
         self.on_call()
-        self.now += self.random.random() * self._cost
+        self.now += random.random() * self._cost
         self._left -= 1
         if self._left <= 0:
-            self._left = self.random.randint(1, self._grain)
+            self._left = random.randint(1, self._grain)
             if self._events and self._events[0][0] <= self.now:
                 self.sleep(0.0)
 
@@ -226,8 +285,7 @@ class Beside:
     """In the place of ``pcopy.beside.Beside``."""
 
     def __init__(self, world: World, action: Callable[[], object]) -> None:
-        above = world.strand
-        self._strand = world.spawn(f"beside {above.name}", above.client, action)
+        self._strand = world.spawn_beside(action)
         self._world = world
 
     def is_over(self, patience: float | None) -> bool:
