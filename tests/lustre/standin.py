@@ -16,7 +16,7 @@ from tests.lustre.asking import asked
 from tests.support.preload import compiled
 
 HERE = Path(__file__).parent
-PARTS = ("requests.c", "attributes.c", "layouts.c", "stored.c", "targets.c", "llapi.c", "swap.c")
+PARTS = ("requests.c", "attributes.c", "layouts.c", "stored.c", "targets.c", "llapi.c", "llapi_files.c", "swap.c")
 """Beside standin.c."""
 
 STORED = "user.standin.lov"
