@@ -6,16 +6,20 @@ Rule: a resumed job copies what it was asked to copy. Options that say how it wo
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pcopy.errors import Refused
 from pcopy.jobs.control import Change
-from pcopy.jobs.lifecycle import Keeping
+from pcopy.jobs.lifecycle import Keeping, resuming
 from pcopy.named import NamedTuple
 from pcopy.report.screen import Telling
 from pcopy.tasks.base.job import Options
+from pcopy.text import shown
 
 if TYPE_CHECKING:
+    from pcopy.jobs.directories import StoredJob
+    from pcopy.tasks.base.job import Root
     from pcopy.walk.expression import Expression
 
 _RENEWED = {
@@ -26,6 +30,7 @@ _RENEWED = {
     "oplimit": "oplimit",
 }
 _NOT_ASKED = {*_RENEWED.values(), "umask", "dry_run", "select", "itemize", "after", "before", "nul_separated", "walk"}
+_IMPLY_A_HASH = frozenset(("--signature", "--manifest", "--verify", "--repair"))
 _WORDS = {"patterns": "--exclude and --include"}
 
 
@@ -228,6 +233,30 @@ def asked_for(arguments: CopyArguments) -> dict[str, Any]:
             word = _WORDS.get(name) or "--" + name.replace("_", "-")
             wanted[word] = tuple(value) if isinstance(value, tuple) else value
     return wanted
+
+
+def refuse_different(
+    stored: StoredJob, arguments: CopyArguments, words: Sequence[str], resolved: Callable[[], Sequence[Root]]
+) -> None:
+    """Raises ``Refused`` if the job was begun with other ``arguments`` than these, which ``words`` say.
+
+    What DST means may have changed since: so its words and these are compared by what they mean now, which for these
+    is ``resolved``.
+    """
+    from pcopy.jobs.earlier_jobs import are_same, means_now
+
+    different = stored.file.differing(asked_for(arguments))
+    if {"SRC", "DST"}.intersection(different) and are_same(means_now(stored.file), resolved()):
+        different = [each for each in different if each not in ("SRC", "DST")]
+    is_named = any(word.partition("=")[0] == "--hash" for word in words)
+    if "--hash" in different and _IMPLY_A_HASH.intersection(different) and not is_named:
+        different.remove("--hash")
+    if different:
+        raise Refused(
+            f"{shown(arguments.keeping.directory)}: holds an unfinished job with other arguments "
+            f"(different: {', '.join(different)}): name another directory, "
+            f"or go on with it: {resuming(stored.path)}"
+        )
 
 
 def _from_root(path: bytes) -> bytes:

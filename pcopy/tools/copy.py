@@ -14,7 +14,7 @@ from typing import BinaryIO
 from pcopy.engine.task import Task
 from pcopy.errors import INCOMPLETE, OK, REFUSED, STOPPED, Refused, hindrance
 from pcopy.jobs.directories import StoredJob, is_job
-from pcopy.jobs.earlier_jobs import KEEPING_UNREAD, Earlier, are_same, earlier_jobs, means_now, taken_over
+from pcopy.jobs.earlier_jobs import Earlier, earlier_jobs, taken_over
 from pcopy.jobs.lifecycle import END_PATIENCE, Keeping, KeptJob, as_stored, go_on, keep_new, resuming
 from pcopy.jobs.lock import Lock
 from pcopy.jobs.paths import places_in, resolve, target_of
@@ -33,16 +33,15 @@ from pcopy.tasks.base.values import Place
 from pcopy.tasks.copying import visitor_of
 from pcopy.tasks.files.chunk_ledger import discard_all
 from pcopy.text import counted, for_shell, shown
-from pcopy.tools.arguments import CopyArguments, asked_for, renewed
+from pcopy.tools.arguments import CopyArguments, asked_for, refuse_different, renewed
 from pcopy.tools.director import STAGES, CopyDirector
 from pcopy.tools.outputs import check_outputs, holds_more, write_result
-from pcopy.tools.summary import summary_lines, summary_of, told_of_halt
+from pcopy.tools.summary import job_lines, lacks_only_deletion, summary_of, told_of_halt
 from pcopy.walk.look_ahead import LookAhead
 from pcopy.walk.visitor import Visitor
 
 _SLOW = 64 << 10
 """Bytes a second below which a limit is likely to be meant in another unit."""
-_IMPLY_A_HASH = frozenset(("--signature", "--manifest", "--verify", "--repair"))
 
 
 def _visitor_of(rank: Rank, result: Result, place: Place, attempt: int) -> Visitor:
@@ -162,7 +161,7 @@ class CopyPreparation(Preparation):
         stored, lock = resume(word, to_standard_error)
         try:
             if directory:
-                self._refuse_different(directory, stored)
+                refuse_different(stored, arguments, self._words, self._resolved)
             roots, options = as_stored(stored)
             check_outputs(roots, options, arguments.telling)
             self._earlier = taken_over(stored, roots, options)
@@ -172,22 +171,6 @@ class CopyPreparation(Preparation):
         keeping = arguments.keeping._replace(directory=stored.path, nonce=stored.file.nonce, at_start=False)
         self.kept = KeptJob(keeping, stored.file, lock)
         return stored, lock
-
-    def _refuse_different(self, directory: bytes, stored: StoredJob) -> None:
-        """What DST means may have changed since the job began: so its words and these are compared by what they mean
-        now."""
-        different = stored.file.differing(asked_for(self.arguments))
-        if {"SRC", "DST"}.intersection(different) and are_same(means_now(stored.file), self._resolved()):
-            different = [each for each in different if each not in ("SRC", "DST")]
-        is_named = any(word.partition("=")[0] == "--hash" for word in self._words)
-        if "--hash" in different and _IMPLY_A_HASH.intersection(different) and not is_named:
-            different.remove("--hash")
-        if different:
-            raise Refused(
-                f"{shown(directory)}: holds an unfinished job with other arguments "
-                f"(different: {', '.join(different)}): name another directory, "
-                f"or go on with it: {resuming(stored.path)}"
-            )
 
     def _resolved(self) -> tuple[Root, ...]:
         """What is to be copied, and where to; raises ``Refused``."""
@@ -312,25 +295,14 @@ class CopyPreparation(Preparation):
         if self.telling.json:
             print(json.dumps(self.values), flush=True)
         elif not is_quiet:
-            print("\n".join(self._summary(ended, seconds, ranks, before)), flush=True)
+            lines = job_lines(self.job, ended, seconds, ranks, before, unwritten=bool(self._unwritten))
+            if self.telling.verbose:
+                lines += [f"layout of {counted(files, 'file', 'files')}: {text}" for text, files in ended.layouts]
+            if self._signature:
+                lines.append(f"signature {self._signature} ({self.job.options.hash})")
+            print("\n".join(lines), flush=True)
         self._tell_of_job(ended)
         return ended.status
-
-    def _summary(self, ended: Ended, seconds: float, ranks: int, before: int | None) -> list[str]:
-        """Its lines, for people."""
-        options, lines = self.job.options, summary_lines(ended.totals, seconds, ranks, ended.status, before)
-        if self._unwritten:
-            lines[-1] = "incomplete: everything is copied, but not all is written that tells of it (status 1)"
-        elif lacks_only_deletion(self.job, ended.totals):
-            lines[-1] = "incomplete: everything is copied, but nothing was deleted (status 1)"
-        if options.verify and options.existing in KEEPING_UNREAD and (kept := ended.totals.skipped):
-            were = counted(kept, "item was", "items were")
-            lines.append(f"{were} skipped and not verified (see --existing changed, --checksum)")
-        if self.telling.verbose:
-            lines += [f"layout of {counted(files, 'file', 'files')}: {text}" for text, files in ended.layouts]
-        if self._signature:
-            lines.append(f"signature {self._signature} ({options.hash})")
-        return lines
 
     def _tell_of_job(self, ended: Ended) -> None:
         is_done = ended.status == REFUSED or (
@@ -387,11 +359,6 @@ class CopyPreparation(Preparation):
             *(for_shell(os.fsencode(word)) for word in self._words),
         ]
         return f" as {' '.join(words)}, since {shown(self.arguments.destination)} is there now"
-
-
-def lacks_only_deletion(job: Job, totals: Totals) -> bool:
-    """Is all copied, and what the source lacks more than may be deleted? There is nothing to go on with then."""
-    return 0 <= job.options.max_delete < totals.to_delete and not (totals.failed or totals.unsynced)
 
 
 def _umask() -> int:

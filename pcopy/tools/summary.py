@@ -12,7 +12,7 @@ from pcopy.engine.messages import Halt
 from pcopy.errors import INCOMPLETE, INTERNAL, OK, REFUSED, STOPPED, UNSYNCED
 from pcopy.launch.tool import Ended
 from pcopy.launch.watch.signals import told
-from pcopy.tasks.base.job import Totals
+from pcopy.tasks.base.job import Job, Totals
 from pcopy.text import counted
 from pcopy.units import show_seconds, show_size
 
@@ -28,6 +28,27 @@ _COUNTED = (
     *("failed", "changed", "vanished", "excused", "warnings", "mended", "excluded"),
 )
 """Counters that ``--json`` shows, by their names in ``Totals``."""
+
+
+def job_lines(job: Job, ended: Ended, seconds: float, ranks: int, before: int | None, *, unwritten: bool) -> list[str]:
+    """As ``summary_lines``, with what there is to say of the job. ``unwritten``: something that tells of it could not
+    be written."""
+    from pcopy.jobs.earlier_jobs import KEEPING_UNREAD
+
+    options, lines = job.options, summary_lines(ended.totals, seconds, ranks, ended.status, before)
+    if unwritten:
+        lines[-1] = "incomplete: everything is copied, but not all is written that tells of it (status 1)"
+    elif lacks_only_deletion(job, ended.totals):
+        lines[-1] = "incomplete: everything is copied, but nothing was deleted (status 1)"
+    if options.verify and options.existing in KEEPING_UNREAD and (kept := ended.totals.skipped):
+        were = counted(kept, "item was", "items were")
+        lines.append(f"{were} skipped and not verified (see --existing changed, --checksum)")
+    return lines
+
+
+def lacks_only_deletion(job: Job, totals: Totals) -> bool:
+    """Is all copied, and what the source lacks more than may be deleted? There is nothing to go on with then."""
+    return 0 <= job.options.max_delete < totals.to_delete and not (totals.failed or totals.unsynced)
 
 
 def summary_lines(totals: Totals, seconds: float, ranks: int, status: int, before: int | None = None) -> list[str]:
