@@ -6,6 +6,7 @@ complete -c pdbench -l blocks -r -f -d 'bytes of one write or read, several with
 complete -c pdbench -l dry-run -d 'tell what would be measured, and how much made for it'
 complete -c pdbench -l direct -d 'write and read past the page cache'
 complete -c pdbench -l time -r -f -d 'for how long each measurement goes on at most'
+complete -c pdbench -l repeat -r -f -d 'make all measurements N times'
 complete -c pdbench -s n -l ranks -r -f -d 'processes that measure'
 complete -c pdbench -l in-flight -r -f -a 'auto' -d 'operations under way in each rank'
 complete -c pdbench -l termination -r -f -a 'tree ring' -d 'how the ranks find out that all is done'

@@ -179,7 +179,10 @@ OF_PBCAST = Unknown(
 OF_PDBENCH = Unknown(
     "pdbench",
     {
-        **dict.fromkeys(("-F", "--file-per-process"), "each rank has a file of its own by default; leave it out"),
+        **dict.fromkeys(
+            ("-F", "--file-per-process"), "both are measured: a file for each rank, and one for all; leave it out"
+        ),
+        **dict.fromkeys(("-i", "--repetitions"), "write --repeat N"),
         **dict.fromkeys(("-b", "--block"), "write --size SIZE, what each rank writes"),
         **dict.fromkeys(("-t", "--bs", "--transfer-size"), "write --blocks SIZE"),
         "-B": "write --direct",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pcopy.tools.arguments import BenchArguments
 
 TESTS = ("create", "stat", "open", "readdir", "rename", "unlink", "write", "read")
-FILES, SIZE, SECONDS = 10_000, 32 << 20, 0.2
+FILES, SIZE, SECONDS, REPEATS = 10_000, 32 << 20, 0.1, 3
 """Of each rank, and of each measurement: with them a run takes less than a minute."""
 BLOCKS = (64 << 10, 1 << 20, 8 << 20)
 """Of one write or read: a small one, a middling one as pcopy's, and a large one."""
@@ -37,9 +37,10 @@ class Pdbench(Program):
     description = """\
 Measures the file system that DIR lies on: how many files a second it creates,
 looks at, opens, lists, renames and removes, in one directory and in several,
-and how fast it writes and reads; with 1, 2, 4 and so on up to all ranks, and
-with several operations in flight. Tells which options are fastest. All is
-done in a directory that is made below DIR, and removed at the end.
+and how fast it writes and reads a file for each rank, and one file for all;
+with 1, 2, 4 and so on up to all ranks, and with several operations in flight.
+Tells which options are fastest. All is done in a directory that is made below
+DIR, and removed at the end.
 """
     examples = """\
 examples:
@@ -85,6 +86,7 @@ exit status:
             size=values.size,
             seconds=values.time,
             blocks=values.blocks,
+            repeats=values.repeat,
             tests=values.tests,
             direct=values.direct,
             most_in_flight=most,
@@ -111,6 +113,8 @@ exit status:
         add("--direct", action="store_true", help="write and read past the page cache (O_DIRECT)")
         add("--time", metavar="SECONDS", type=taking(seconds), default=SECONDS,
             help=f"for how long each measurement goes on at most (default {SECONDS})")  # fmt: skip
+        add("--repeat", metavar="N", type=taking(at_least_1), default=REPEATS,
+            help=f"make all measurements N times; the median of each counts (default {REPEATS})")  # fmt: skip
         how = parser.add_argument_group("how it works")
         add_ranks(how, self.name, "measure; 1, 2, 4 and so on up to N are tried")
         how.add_argument("--in-flight", metavar="N", type=taking(in_flight), default=None,

@@ -165,13 +165,15 @@ class BroadcastArguments(NamedTuple):
 
 class BenchArguments(NamedTuple):
     """A command line, understood. ``files`` and ``size`` (bytes) are those of each rank; a measurement takes so many
-    ``seconds``. ``blocks`` are sizes in bytes; without ``tests`` all are made; ``svg`` is a file, or empty."""
+    ``seconds``, and is made as often as ``repeats`` says. ``blocks`` are sizes in bytes; without ``tests`` all are
+    made; ``svg`` is a file, or empty."""
 
     directory: bytes
     files: int
     size: int
     seconds: float
     blocks: tuple[int, ...]
+    repeats: int = 1
     tests: tuple[str, ...] = ()
     direct: bool = False
     most_in_flight: int = 1

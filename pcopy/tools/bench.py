@@ -16,7 +16,7 @@ from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.job import Job, Options, Sink, Totals
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.bench.measure import Prepare, first_tasks, notebook_of, private_name
-from pcopy.tasks.bench.steps import Notebook, Step, Taken, Test
+from pcopy.tasks.bench.steps import Notebook, Step, Taken, Test, medians
 from pcopy.text import counted, shown
 from pcopy.tools.arguments import BenchArguments
 from pcopy.tools.bench_figures import advice, drawing, tables, values_of
@@ -54,11 +54,12 @@ def ladder(most: int, factor: int) -> list[int]:
 
 
 def steps_of(arguments: BenchArguments, ranks: int) -> list[Step]:
-    """All that is measured on up to so many ``ranks``."""
-    steps: list[Step] = []
+    """All that is measured on up to so many ``ranks``. What is repeated is so when all else has been measured: what
+    disturbs for a while disturbs one of the repeats."""
     microseconds = max(1, round(arguments.seconds * 1e6))
     tests = [test for test in OF_FILES if not arguments.tests or test.name.lower() in arguments.tests]
     begins: list[Step] = []
+    steps: list[Step] = []
     rounds = 0
     for shared in (True, False) if tests else ():
         for number in ladder(ranks, 2):
@@ -74,13 +75,15 @@ def steps_of(arguments: BenchArguments, ranks: int) -> list[Step]:
             begins.append(Step(int(test), number, 1, False, arguments.files, min(WARM_UP, microseconds)))
     moving = [test for test in (Test.WRITE, Test.READ) if not arguments.tests or test.name.lower() in arguments.tests]
     for block in arguments.blocks if moving else ():
-        for number in ladder(ranks, 2):
-            for test in (Test.WRITE, Test.READ)[: 2 if Test.READ in moving else 1]:
-                most = arguments.size // block * block
-                steps.append(Step(int(test), number, 1, False, most, microseconds, rounds + 1, block, arguments.direct))
+        most = arguments.size // block * block
+        for number, shared in [(number, shared) for number in ladder(ranks, 2) for shared in (False, True)]:
+            for test in (Test.WRITE, Test.READ)[: 2 if Test.READ in moving else 1] if number > 1 or not shared else ():
+                step = Step(int(test), number, 1, shared, most, microseconds, rounds + 1, block, arguments.direct)
+                steps.append(step)
     of_data = [step for step in steps if step.block == arguments.blocks[0] and step.ranks in (1, ranks)]
     begins += [step._replace(round=0, microseconds=min(WARM_UP, microseconds)) for step in of_data]
-    return [*begins, *steps]
+    turns = range(0, arguments.repeats * (rounds + 1), rounds + 1)
+    return [*begins, *(step._replace(round=step.round + turn) for turn in turns for step in steps)]
 
 
 class BenchDirector(RepeatableDirector):
@@ -187,7 +190,7 @@ class BenchPreparation(SummedPreparation):
 
     @property
     def _taken(self) -> Sequence[Taken]:
-        return self._book.taken if self._book else ()
+        return medians(self._book.taken) if self._book else ()
 
     def tell_end(self, ended: Ended, ranks: int) -> int:
         self.tell_how_to_go_on()
@@ -199,7 +202,8 @@ class BenchPreparation(SummedPreparation):
             return
         yield from tables(self._taken)
         yield from advice(self._taken)
-        yield f"in {show_seconds(seconds)} with up to {counted(ranks, 'rank', 'ranks')}"
+        times = "once" if self.arguments.repeats == 1 else f"{self.arguments.repeats} times (medians are told)"
+        yield f"in {show_seconds(seconds)} with up to {counted(ranks, 'rank', 'ranks')}, each measured {times}"
 
     def _draw(self, status: int) -> int:
         if self._svg is None or not self._taken:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from math import exp, log
+from statistics import median
 from typing import Any
 
 from pcopy.report.page.charts import scale
@@ -16,10 +17,14 @@ from pcopy.units import show_size
 ENOUGH = 0.95
 """Fewer ranks, and fewer operations in flight, are advised if they reach this part of the best rate."""
 
+UNSURE = 0.5
+"""If repeats of a measurement differ by more than this part of its rate, as a rule, nothing is advised."""
+
 WALL = 0.7
 """If one directory reaches less than this part of what directories of their own do, that is told."""
 
 _LAYOUTS = ((True, "all files in one directory"), (False, "a directory for each rank"))
+_FILES = ((False, "a file for each rank"), (True, "one file for all ranks, a segment for each"))
 _OVERALL = (Test.CREATE, Test.STAT, Test.OPEN, Test.UNLINK)
 """What copying or removing a tree of small files consists of."""
 
@@ -28,8 +33,8 @@ def _files(taken: Sequence[Taken], shared: bool | None = None) -> list[Taken]:
     return [each for each in taken if not _moves(each) and shared in (None, each.step.shared) and each.number]
 
 
-def _data(taken: Sequence[Taken]) -> list[Taken]:
-    return [each for each in taken if _moves(each) and each.number]
+def _data(taken: Sequence[Taken], shared: bool | None = None) -> list[Taken]:
+    return [each for each in taken if _moves(each) and shared in (None, each.step.shared) and each.number]
 
 
 def _moves(taken: Taken) -> bool:
@@ -51,10 +56,12 @@ def tables(taken: Sequence[Taken]) -> Iterator[str]:
             rows = [(ranks, number, f"{number}") for ranks, number in dict.fromkeys(ways)]
             yield from _table("in flight", rows, rates)
             yield ""
-    data = _data(taken)
-    if data:
+    for shared, title in _FILES:
+        data = _data(taken, shared)
+        if not data:
+            continue
         how = "past the page cache" if data[0].step.direct else "through the page cache"
-        yield f"bytes a second, a file for each rank, {how}; a write ends with fsync"
+        yield f"bytes a second, {title}, {how}; a write ends with fsync"
         ways = [(each.step.ranks, each.step.block) for each in data]
         rates = {(each.step.ranks, each.step.block, _name(each)): show_size(each.rate) for each in data}
         rows = [(ranks, block, show_size(block)) for ranks, block in dict.fromkeys(ways)]
@@ -72,8 +79,8 @@ def _table(second: str, rows: Sequence[tuple[int, int, str]], rates: dict[tuple[
 
 
 def fastest(taken: Sequence[Taken]) -> Taken:
-    """The one that takes least to be as fast as the best, or nearly so."""
-    enough = ENOUGH * max(each.rate for each in taken)
+    """The one that takes least to be as fast as the best, or nearly so: what differs less than repeats do is chance."""
+    enough = min(ENOUGH, 1 - _spread(taken) / 2) * max(each.rate for each in taken)
     return min(
         (each for each in taken if each.rate >= enough),
         key=lambda each: (each.step.ranks * each.step.in_flight, each.step.ranks, each.step.block),
@@ -82,6 +89,12 @@ def fastest(taken: Sequence[Taken]) -> Taken:
 
 def advice(taken: Sequence[Taken]) -> Iterator[str]:
     """In plain words: with how much each is fastest, and what that means for the options of pcopy."""
+    if not _is_sure(taken):
+        yield (
+            f"no advice: repeats of a measurement differ by {_spread(taken):.0%}: they were too short, or others work "
+            "here; try --time 2 --files 100000 --size 1G"
+        )
+        return
     for test in dict.fromkeys(each.step.test for each in _files(taken)):
         of_test = [each for each in _files(taken) if each.step.test == test]
         best = fastest(of_test)
@@ -95,13 +108,23 @@ def advice(taken: Sequence[Taken]) -> Iterator[str]:
     if overall is not None:
         (ranks, in_flight), gain = overall
         yield f"for trees of small files: -n {ranks} --in-flight {in_flight} ({gain:.1f} times as fast as one by one)"
-    for test in dict.fromkeys(each.step.test for each in _data(taken)):
-        of_test = [each for each in _data(taken) if each.step.test == test]
+    for shared, test in dict.fromkeys((each.step.shared, each.step.test) for each in _data(taken)):
+        of_test = [each for each in _data(taken, shared) if each.step.test == test]
         best = fastest(of_test)
+        together = " one file together" if shared else ""
         yield (
-            f"{_DOING[Test(test)]} is fastest with {counted(best.step.ranks, 'rank', 'ranks')} and blocks of "
+            f"{_DOING[Test(test)]}{together} is fastest with {_way(best)} and blocks of "
             f"{show_size(best.step.block)}: {show_size(best.rate)}/s"
         )
+
+
+def _spread(taken: Sequence[Taken]) -> float:
+    """By which part of the rate repeats of a measurement differ, as a rule."""
+    return median(each.spread for each in taken) if taken else 0.0
+
+
+def _is_sure(taken: Sequence[Taken]) -> bool:
+    return _spread(taken) <= UNSURE
 
 
 _DOING = {
@@ -164,6 +187,7 @@ def values_of(taken: Sequence[Taken]) -> dict[str, Any]:
             "operations": each.number,
             "seconds": round(each.seconds, 6),
             "operations_per_second": round(each.rate, 1),
+            "spread": round(each.spread, 3),
         }
         for each in taken
         if not _moves(each)
@@ -171,17 +195,19 @@ def values_of(taken: Sequence[Taken]) -> dict[str, Any]:
     data = [
         {
             "test": _name(each),
+            "files": "shared" if each.step.shared else "own",
             "ranks": each.step.ranks,
             "block_size": each.step.block,
             "direct": each.step.direct,
             "bytes": each.number,
             "seconds": round(each.seconds, 6),
             "bytes_per_second": round(each.rate),
+            "spread": round(each.spread, 3),
         }
         for each in taken
         if _moves(each)
     ]
-    overall = best_way(taken)
+    overall = best_way(taken) if _is_sure(taken) else None
     chosen = None if overall is None else {"ranks": overall[0][0], "in_flight": overall[0][1]}
     return {"metadata": metadata, "data": data, "advice": list(advice(taken)), "best": chosen}
 
@@ -237,15 +263,17 @@ class _Chart:
 
 def drawing(taken: Sequence[Taken], where: str) -> str:
     """An SVG with a chart for each test, over the number of ranks; of several operations in flight, the best."""
-    charts: dict[int, _Chart] = {}
+    charts: dict[tuple[int, bool], _Chart] = {}
     blocks = [show_size(block) for block in dict.fromkeys(each.step.block for each in _data(taken))]
     for each in (*_files(taken), *_data(taken)):
         step, moves = each.step, _moves(each)
         keys = blocks if moves else ["one directory", "several"]
-        chart = charts.get(step.test)
+        which = step.test, moves and step.shared
+        chart = charts.get(which)
         if chart is None:
             unit = "bytes" if moves else "entries" if step.test == Test.READDIR else "operations"
-            chart = charts[step.test] = _Chart(_name(each), keys, unit, 1024 if moves else 1000)
+            title = f"{_name(each)}, one file" if which[1] else _name(each)
+            chart = charts[which] = _Chart(title, keys, unit, 1024 if moves else 1000)
         chart.add(step.ranks, show_size(step.block) if moves else keys[not step.shared], each.rate)
     rows = -(-len(charts) // 3)
     parts = [element("rect", width="100%", height="100%", fill="#fff")]

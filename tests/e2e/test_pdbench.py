@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import subprocess
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -21,7 +21,7 @@ from tests.support.filesystems import mounted
 from tests.support.processes import background, wait_until
 from tests.support.users import NOBODY, require_root
 
-QUICK = ("--time", "0.02", "--files", "300", "--size", "256K", "--blocks", "64K,128K")
+QUICK = ("--repeat", "1", "--time", "0.02", "--files", "300", "--size", "256K", "--blocks", "64K,128K")
 GRACE = 20
 
 
@@ -57,8 +57,10 @@ def test_all_tests_are_made_with_all_ways_to_work(area: Path, launcher: str | No
         if test != "readdir" or in_flight == 1
     }
     assert ways == wanted
-    data = {(each["test"], each["ranks"], each["block_size"]) for each in told["data"]}
-    assert data == {(test, ranks, block << 10) for test in ("write", "read") for ranks in (1, 2) for block in (64, 128)}
+    own = {(each["test"], each["ranks"], each["block_size"]) for each in told["data"] if each["files"] == "own"}
+    assert own == {(test, ranks, block << 10) for test in ("write", "read") for ranks in (1, 2) for block in (64, 128)}
+    one = {(each["test"], each["ranks"], each["block_size"]) for each in told["data"] if each["files"] == "shared"}
+    assert one == {(test, 2, block << 10) for test in ("write", "read") for block in (64, 128)}
     for each in (*told["metadata"], *told["data"]):
         number, rate = ("bytes", "bytes_per_second") if "bytes" in each else ("operations", "operations_per_second")
         assert each[number] > 0
@@ -85,7 +87,8 @@ def test_as_many_calls_are_made_as_are_told(area: Path, tmp_path: Path, kernel: 
         pytest.skip("there is no kernel in C here")
     log = tmp_path / "log"
     trace = ["strace", "-f", "-qq", "-o", log, "-e", "trace=openat,newfstatat,renameat,unlinkat"]
-    words = ("--tests", "create,stat,open,rename,unlink", "--files", "100", "--time", "60", "--in-flight", "1")
+    some = ("--tests", "create,stat,open,rename,unlink", "--files", "100", "--time", "60")
+    words = (*some, "--in-flight", "1", "--repeat", "1")
     told = results(*words, area, ranks=2, wrap=trace, env={"PCOPY_KERNEL": kernel}, real=True)
     sums = Counter[str]()
     for each in told["metadata"]:
@@ -111,6 +114,40 @@ def test_files_of_another_rank_are_looked_at(area: Path, tmp_path: Path) -> None
     assert {number for process, number in readers if process == second} == {"0"}
     assert len(makers) == 2
     assert len(readers) == 3  # rank 0 alone looks at its own
+
+
+def test_one_file_of_all_ranks_has_a_segment_of_each(area: Path, tmp_path: Path) -> None:
+    """Each rank writes its own, and reads another one's; of three repeats each is a file of its own."""
+    require_strace()
+    trace = ["strace", "-ff", "-qq", "-y", "-o", tmp_path / "log", "-e", "trace=pwrite64,preadv,preadv2"]
+    words = ("--tests", "write,read", "--size", "300K", "--blocks", "64K", "--time", "60", "--repeat", "3")
+    told = results(*words, area, ranks=2, wrap=trace)
+    moved: dict[tuple[str, str], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for log in tmp_path.glob("log.*"):
+        line = r"^(p[a-z]+)\d*\(\d+<[^>]*/(data\.[\d.]+)>, .*(?:\.\.\., 65536|\], 1), (\d+)(?:, 0)?\) += 65536$"
+        for call, name, at in re.findall(line, log.read_text(), re.M):
+            moved[call, name][log.name].add(int(at))
+    names = [name for call, name in moved if call == "pwrite" and re.fullmatch(r"data\.[1-9]\.2\.65536", name)]
+    assert len(names) == 3
+    segments = [{start + at for at in range(0, 256 << 10, 64 << 10)} for start in (0, 256 << 10)]
+    for name in names:
+        written, read = moved["pwrite", name], moved["preadv", name]
+        assert sorted(written.values(), key=min) == segments
+        assert read == {process: segments[not segments.index(at)] for process, at in written.items()}
+    for each in told["data"]:
+        assert each["bytes"] == (256 << 10) * each["ranks"]
+    assert os.listdir(area) == []
+
+
+def test_each_measurement_is_repeated(area: Path, tmp_path: Path) -> None:
+    require_strace()
+    log = tmp_path / "log"
+    trace = ["strace", "-f", "-qq", "-o", log, "-e", "trace=openat,newfstatat"]
+    words = ("--tests", "create,stat", "--files", "10", "--time", "60", "--in-flight", "1", "--repeat", "5")
+    told = results(*words, area, ranks=2, wrap=trace)
+    assert len(told["metadata"]) == 8 and all(each["operations"] == 10 * each["ranks"] for each in told["metadata"])
+    assert calls(log) == {"create": 5 * 60, "newfstatat": 5 * 60}
+    assert told["operations"] == 5 * 120
 
 
 def test_a_slow_file_system_shows_in_the_rate(area: Path) -> None:
@@ -166,7 +203,7 @@ def test_a_picture_replaces_nothing_but_an_older_one(area: Path) -> None:
 def test_a_dry_run_makes_nothing(area: Path) -> None:
     run = pdbench(*QUICK, "--dry-run", "--in-flight", "4", area, ranks=2)
     assert (run.returncode, run.stderr) == (0, b""), show(run)
-    number = 52 if kernel_name() == "c" else 32
+    number = 56 if kernel_name() == "c" else 36
     assert run.stdout.startswith(b"%d measurements of up to 0.02 s, " % number), show(run)
     assert b"at a time up to 600 empty files and 512 KiB of data" in run.stdout
     assert os.listdir(area) == []

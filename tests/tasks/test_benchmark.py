@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import statistics
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pcopy.tasks.bench import steps
 from pcopy.tasks.bench.measure import neighbours
 from pcopy.tasks.bench.private import Private
-from pcopy.tasks.bench.steps import Step, Taken
-from pcopy.tools.bench_figures import advice
+from pcopy.tasks.bench.steps import Step, Taken, medians
+from pcopy.tools.bench_figures import advice, values_of
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=12), st.data())
@@ -30,8 +32,41 @@ def test_each_rank_is_looked_at_once_whatever_the_placement() -> None:
     assert neighbours([], 3) == [1, 2, 0]
 
 
-def created(ranks: int, shared: bool, rate: int) -> Taken:
-    return Taken(Step(int(steps.Test.CREATE), ranks, 1, shared, 1000, 1000, 1), rate, 1.0)
+def created(ranks: int, shared: bool, rate: float, turn: int = 1) -> Taken:
+    return Taken(Step(int(steps.Test.CREATE), ranks, 1, shared, 1000, 1000, turn), 1000, 1000 / rate)
+
+
+def test_one_outlier_is_no_advice() -> None:
+    """Of three repeats one is far off, to either side."""
+    rates = {1: (100, 9000, 100), 2: (390, 20, 400), 4: (410, 400, 5)}
+    taken = [created(ranks, True, rate, turn) for ranks, some in rates.items() for turn, rate in enumerate(some, 1)]
+    told = {each.step.ranks: each.rate for each in medians(taken)}
+    assert told == pytest.approx({ranks: statistics.median(some) for ranks, some in rates.items()})
+    steady = [created(ranks, True, rate) for ranks, rate in told.items()]
+    assert next(advice(steady)).startswith("creating is fastest with 2 ranks in one directory: 390/s, 3.9 times")
+
+
+def test_what_varies_much_is_no_advice() -> None:
+    noise = (100, 190, 140)
+    taken = [created(ranks, True, ranks + rate, turn) for ranks in (1, 2, 4) for turn, rate in enumerate(noise, 1)]
+    (line,) = advice(medians(taken))
+    assert line.startswith(
+        "no advice: repeats of a measurement differ by 63%: they were too short, or others work here"
+    )
+    assert values_of(medians(taken))["best"] is None
+    little = [
+        created(ranks, True, 100 * ranks + rate, turn) for ranks in (1, 2, 4) for turn, rate in enumerate((1, 2, 3))
+    ]
+    assert values_of(medians(little))["best"] == {"ranks": 4, "in_flight": 1}
+
+
+def test_what_differs_less_than_repeats_do_is_chance() -> None:
+    """The fewest ranks are advised that may be as fast."""
+    rates = {1: (80, 100, 120), 2: (92, 115, 138), 4: (200, 250, 300)}
+    for ranks, fastest in ((2, 1), (4, 4)):
+        some = {number: each for number, each in rates.items() if number in (1, ranks)}
+        taken = [created(number, False, rate, turn) for number, each in some.items() for turn, rate in enumerate(each)]
+        assert next(advice(medians(taken))).startswith(f"creating is fastest with {fastest} rank")
 
 
 def test_one_rank_meets_no_wall_and_each_layout_is_compared_with_itself() -> None:

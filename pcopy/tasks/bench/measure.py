@@ -174,6 +174,8 @@ class Bench:
         self._rank = rank
         self._private = self._directory = self._file = -1
         self._block: mmap | None = None
+        self._segmented = b""
+        """The name of the file that all ranks have written last, on rank 0."""
         self._whose = rank.number
         self._made = 0
         self._names: dict[bytes, list[bytes]] = {}
@@ -234,11 +236,14 @@ class Bench:
             pattern = os.urandom(min(_PATTERN, step.block))
             for at in range(0, step.block, len(pattern)):
                 self._block[at : at + len(pattern)] = pattern[: step.block - at]
-        name = b"data.%d" % whose
+        name = b"data.%d.%d.%d" % (step.round, step.ranks, step.block) if step.shared else b"data.%d" % whose
         if test == Test.WRITE:
-            remove(self._private, name)
+            for old in filter(None, (b"data.%d" % whose, self._segmented)):
+                remove(self._private, old)
+            self._segmented = name if step.shared and self._rank.number == 0 else b""
+            flags = NEW & ~os.O_EXCL if step.shared else NEW  # who comes first makes it
             with failing("create"):
-                self._file = os.open(name, NEW | direct, 0o600, dir_fd=self._private)
+                self._file = os.open(name, flags | direct, 0o600, dir_fd=self._private)
             return
         with failing("open"):
             self._file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | direct, dir_fd=self._private)
@@ -313,12 +318,12 @@ class Bench:
     def _write(self, step: Step) -> Part:
         """Up to ``step.most`` bytes, and what brings them to storage."""
         assert self._block is not None
-        block, at = memoryview(self._block), 0
+        block, at, start = memoryview(self._block), 0, self._start(step)
         begin = now = looked_up = time.monotonic_ns()
         end = begin + step.microseconds * 1000
         with failing("write"):
             while at < step.most and now < end:
-                at += os.pwrite(self._file, block, at)
+                at += os.pwrite(self._file, block, start + at)
                 now = time.monotonic_ns()
                 if now - looked_up > SLICE:
                     looked_up = now
@@ -331,14 +336,18 @@ class Bench:
             os.close(descriptor)
         return at, begin, now
 
+    def _start(self, step: Step) -> int:
+        """Where the segment begins that is written or read."""
+        return self._whose * step.most if step.shared else 0
+
     def _read(self, step: Step) -> Part:
         assert self._block is not None
-        block, at = [memoryview(self._block)], 0
+        block, at, start = [memoryview(self._block)], 0, self._start(step)
         begin = now = looked_up = time.monotonic_ns()
         end = begin + step.microseconds * 1000
         with failing("read"):
             while at < self._made and now < end:
-                got = os.preadv(self._file, block, at)
+                got = os.preadv(self._file, block, start + at)
                 if not got:
                     raise Problem("read", 0, text="the file is shorter than what was written")
                 at, now = at + got, time.monotonic_ns()

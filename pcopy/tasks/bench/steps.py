@@ -39,7 +39,8 @@ class Step(NamedTuple):
 
     Of metadata: each rank has up to ``most`` files, all in one directory if that is ``shared``, and keeps so many
     operations ``in_flight``; steps of one ``round`` have the same files, and those of round 0 warm up. Of data: up
-    to ``most`` bytes in blocks of ``block`` bytes, past the page cache if ``direct``.
+    to ``most`` bytes in blocks of ``block`` bytes, past the page cache if ``direct``; each rank has a file of its own,
+    or if that is ``shared`` a segment of one.
     """
 
     test: int
@@ -73,6 +74,8 @@ class Taken(NamedTuple):
     step: Step
     number: int
     seconds: float
+    spread: float = 0.0
+    """If it was made several times: by which part of the rate the slowest and the fastest one differ."""
 
     @property
     def rate(self) -> float:
@@ -87,6 +90,21 @@ class Taken(NamedTuple):
         else:
             took = max(part.end - part.begin for part in parts)
         return cls(step, sum(part.number for part in parts), took / 1e9)
+
+
+def medians(taken: Sequence[Taken]) -> list[Taken]:
+    """Of steps that were made several times, in rounds of their own, the one of median rate (of two the slower one), in
+    the order of the first ones."""
+    alike: dict[Step, list[Taken]] = {}
+    for each in taken:
+        alike.setdefault(each.step._replace(round=1), []).append(each)
+    found = []
+    for some in alike.values():
+        some.sort(key=lambda each: each.rate)
+        median = some[(len(some) - 1) // 2]
+        spread = (some[-1].rate - some[0].rate) / median.rate if median.rate else 0.0
+        found.append(median._replace(spread=spread))
+    return found
 
 
 class Notebook(InFront):
