@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterable
 
 from pcopy.engine.messages import Halt
-from pcopy.engine.task import Spawn
+from pcopy.engine.task import Spawn, Task
 from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
 from pcopy.fsio.problem import Problem
 from pcopy.jobs.meant import meant
@@ -21,6 +21,7 @@ from pcopy.tasks.archive.phases import COMPARE, FINISH, FOLLOW, LINKS, SEAL, SYN
 from pcopy.tasks.archive.read_headers import ReadHeaders
 from pcopy.tasks.archive.rivals import CompareRivals, FollowLinks
 from pcopy.tasks.archive.unpack import Unpack
+from pcopy.tasks.archive.unpack_parts import UnpackedFiles
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.job import Job, Root, Totals
 from pcopy.tasks.base.rank import SCAN_COST, Rank
@@ -78,6 +79,9 @@ class Unpacking(RepeatableTool):
     writes = True
     done = "unpacked"
     director = UnpackDirector
+
+    def discard(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
+        rank.own(UnpackedFiles).discard()
 
     def phase_name(self, phase: int) -> str:
         return "sync" if phase == SYNC else "copy"

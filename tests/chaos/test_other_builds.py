@@ -124,6 +124,8 @@ KNOWN: dict[int, tuple[str, str]] = {
     155: ("RivalNote", "path stretches"),
     156: ("LinkRivalNote", "path members"),
     157: ("FollowLinks", ""),
+    180: ("UnpackPart", "path name temporary made size data start end teller"),
+    181: ("PartUnpacked", "temporary problem"),
     100: ("WalkRoot", "number"),
     101: ("WalkDirs", "place names inodes"),
     102: ("WalkNames", "place names kinds inodes"),

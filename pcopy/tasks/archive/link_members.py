@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import marshal
 import os
+import time
 from contextlib import suppress
 
 from pcopy.archive.member import Unsafe, safe_path
@@ -14,10 +15,13 @@ from pcopy.tasks.archive.opened import OpenArchive
 from pcopy.tasks.archive.to_unpack import ToUnpack, place_of
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import HARD_LINK, Action
-from pcopy.tasks.base.kind import Kind, Steps
-from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.kind import Kind
+from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.files.existing import look
+
+_LONG = 0.02
+"""Seconds after which the rest is left to a further task."""
 
 
 class LinkMembers(Kind, code=147, doing="making hard links", is_note=False):
@@ -28,8 +32,14 @@ class LinkMembers(Kind, code=147, doing="making hard links", is_note=False):
     def about(self) -> None:
         return None
 
-    def run(self, rank: Rank, result: Result) -> Steps:
-        for value in marshal.loads(self.values):
+    def run(self, rank: Rank, result: Result) -> None:
+        """In one slice, so that all is told that is done; the rest is left to a further task."""
+        until, values = time.monotonic() + _LONG, marshal.loads(self.values)
+        for number, value in enumerate(values):
+            if number and time.monotonic() > until:
+                rest = values[number:]
+                result.spawn(LinkMembers(marshal.dumps(rest)), len(rest) * CALL_COST)
+                break
             each = ToUnpack.unpacked(value)
             place = place_of(each.path)
             try:
@@ -39,7 +49,6 @@ class LinkMembers(Kind, code=147, doing="making hard links", is_note=False):
             else:
                 result.count(counts.HARDLINKS)
                 result.items.did(Action.COPY, place, each.name, HARD_LINK)
-            yield None
 
 
 def _link(rank: Rank, each: ToUnpack) -> None:

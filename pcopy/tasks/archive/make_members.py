@@ -32,11 +32,13 @@ _DONE = int(Code.DONE)
 
 
 class PlainLeft:
-    """Rows that are not made: some want ``care``; those that were not ``begun`` are left, since the job is to stop."""
+    """Rows that are not made: some want ``care``; those ``unbegun`` are left to a further task."""
 
     def __init__(self) -> None:
         self.care: list[int] = []
         self.unbegun: list[int] = []
+        self.made = False
+        """Was anything tried?"""
 
 
 def make_plain(
@@ -46,6 +48,9 @@ def make_plain(
     archive, throttle, left = rank.own(OpenArchive), rank.throttle, PlainLeft()
     most = MOST_AT_ONCE if not throttle.is_on else int(min(MOST_AT_ONCE, throttle.at_once()))
     for start, end in _neighbours(plain, most):
+        if left.made and (throttle.is_on or rank.kernel.works_here):  # to wait might end the task, and tell nothing
+            left.unbegun += range(start, len(plain))
+            break
         begin, rows = plain.places[start], plain.columns(start, end)
         length = max(map(add, plain.places[start:end], rows.size)) - begin
         if length > most:
@@ -60,7 +65,8 @@ def make_plain(
             continue
         names = plain.names[start:end]
         offsets = array("Q", [place - begin for place in plain.places[start:end]])
-        made = yield from rank.moved(Make(directory, pack_names(names), rows, contents, offsets, inherits))
+        made = yield from _made(rank, Make(directory, pack_names(names), rows, contents, offsets, inherits))
+        left.made = True
         _tell_made(rank, result, path, names, rows.size, made)
         for row, code in enumerate(made.verdicts.codes if made.verdicts.codes.count(_DONE) < len(names) else b""):
             if code == Code.ANEW:
@@ -81,6 +87,18 @@ def _neighbours(plain: PlainRows, most: int) -> Iterator[tuple[int, int]]:
             start = row
     if len(plain):
         yield start, len(plain)
+
+
+def _made(rank: Rank, batch: Make) -> Stepwise[FilesMade]:
+    """Without threads of the kernel in one slice, so that all is told that is done."""
+    steps = rank.moved(batch)
+    while rank.kernel.works_here:
+        try:
+            next(steps)
+        except StopIteration as end:
+            made: FilesMade = end.value
+            return made
+    return (yield from steps)
 
 
 def _tell_made(

@@ -12,45 +12,39 @@ import errno
 import marshal
 import os
 import stat
-from collections.abc import Generator, Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 from operator import itemgetter
 
-from pcopy.archive.member import FILE, LINK, Member
-from pcopy.fsio.attributes import Applied, drop_inherited_acls, has_default_acl, may_inherit_acl
-from pcopy.fsio.data import set_size
+from pcopy.archive.member import LINK
+from pcopy.fsio.attributes import drop_inherited_acls, has_default_acl, may_inherit_acl
 from pcopy.fsio.kernel.columns import pack_names, unpack_names
-from pcopy.fsio.kernel.interface import SMALL_FILE
-from pcopy.fsio.new_file import NewFile, NewNode
-from pcopy.fsio.nodes import Node
-from pcopy.fsio.passage import write_all
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
-from pcopy.fsio.throttle import throttled
-from pcopy.signature.items import FILE as FILE_TYPE
 from pcopy.signature.items import type_of
+from pcopy.tasks.archive.extracting import Extracting
 from pcopy.tasks.archive.finish_members import finish_later
 from pcopy.tasks.archive.found_members import FoundMembers, InDirectory
 from pcopy.tasks.archive.link_members import LinkMembers
 from pcopy.tasks.archive.make_members import make_plain
-from pcopy.tasks.archive.opened import OpenArchive, ReadAhead, attributes_of, lookup_of
+from pcopy.tasks.archive.opened import OpenArchive
 from pcopy.tasks.archive.phases import LINKS, UNPACK, UNPACK_AGAIN
 from pcopy.tasks.archive.rivals import Rivals
 from pcopy.tasks.archive.to_unpack import NO_ROWS, PlainRows, ToUnpack, is_plain, place_of
+from pcopy.tasks.archive.unpack_parts import begin_parts, in_parts
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
-from pcopy.tasks.base.hashing import NO_VERSION
 from pcopy.tasks.base.kind import Kind, Steps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Result, Tried
-from pcopy.tasks.base.values import Known
 from pcopy.tasks.files.existing import look
 from pcopy.text import shown
 
 _IN_THE_WAY = (errno.ENOTDIR, errno.ELOOP)
-KERNEL_PIECE = 8 << 20
-"""Bytes that copy_file_range moves at once."""
+_LONG = 0.02
+"""Seconds after which the other members are left to a further task."""
 BATCH_BYTES = 4 << 20
 """Bytes with which a task gets no more members."""
 _NO_ROWS = range(0)
@@ -98,7 +92,11 @@ def _cut(sizes: Sequence[int]) -> Iterator[range]:
 
 class ExtractMembers(Kind, code=146, doing="unpacking", is_note=False):
     """Members of one directory: ``values``, packed, and the ``plain`` ones called ``names``. Besides there were
-    ``superseded`` ones, which later ones of their name have taken the place of."""
+    ``superseded`` ones, which later ones of their name have taken the place of.
+
+    A job that is told to stop drops a task between two of its slices, and nothing of that is told. So a task that has
+    made something ends without a further slice, and leaves the other members to a new one.
+    """
 
     values: bytes
     superseded: int
@@ -134,19 +132,36 @@ class ExtractMembers(Kind, code=146, doing="unpacking", is_note=False):
         if left.unbegun:
             result.spawn(_left(path, [], plain.chosen(left.unbegun)), len(left.unbegun) * CALL_COST)
         members += plain.chosen(left.care).members(path)
-        extracting = Extracting(rank, result, directory, path, inherits=inherits)
-        links = []
-        for each in sorted(members, key=lambda each: each.data):  # as they are read, whatever they are called
-            if each.member.kind == LINK:
-                links.append(each.packed())
-                continue
-            try:
+        has_begun = bool(left.made or is_told or self.superseded or rivals)
+        yield from _unpack_each(rank, result, directory, path, members, inherits=inherits, has_begun=has_begun)
+
+
+def _unpack_each(
+    rank: Rank, result: Result, directory: int, path: bytes, members: list[ToUnpack], *, inherits: bool, has_begun: bool
+) -> Steps:
+    """Those ``members`` of the open ``directory`` that want care; ``has_begun``: has the task made something before?"""
+    extracting = Extracting(rank, result, directory, path, inherits=inherits)
+    until, links = time.monotonic() + _LONG, [each for each in members if each.member.kind == LINK]
+    rest = [each for each in members if each.member.kind != LINK]
+    rest.sort(key=lambda each: -each.data)  # as they are read, whatever they are called
+    while rest:
+        each = rest[-1]
+        if has_begun and (time.monotonic() > until or not extracting.is_quick(each.member)):
+            size = sum(each.member.size for each in rest)
+            result.spawn(_left(path, rest, NO_ROWS), size + len(rest) * CALL_COST)
+            break
+        rest.pop()
+        has_begun = True
+        try:
+            if in_parts(rank, directory, each.member):
+                begin_parts(rank, result, directory, each)
+            else:
                 yield from extracting.extract(each)
-            except Problem as problem:
-                result.fail(place_of(path), each.name, problem, each.member.size, retry=Tried.NEVER)
-        extracting.end()
-        if links:
-            result.spawn(LinkMembers(marshal.dumps(links)), len(links) * CALL_COST, phase=LINKS)
+        except Problem as problem:
+            result.fail(place_of(path), each.name, problem, each.member.size, retry=Tried.NEVER)
+    if links:
+        packed = marshal.dumps([each.packed() for each in links])
+        result.spawn(LinkMembers(packed), len(links) * CALL_COST, phase=LINKS)
 
 
 def _left(path: bytes, members: Sequence[ToUnpack], plain: PlainRows) -> ExtractMembers:
@@ -176,132 +191,6 @@ def _allowed(rivals: Rivals, members: Iterable[ToUnpack], result: Result) -> Ite
                 yield each
         except Problem as problem:
             result.fail(place_of(each.path), each.name, problem, each.member.size, retry=Tried.NEVER)
-
-
-class Extracting:
-    """Makes items in one open ``directory``."""
-
-    def __init__(self, rank: Rank, result: Result, directory: int, path: bytes, *, inherits: bool) -> None:
-        self._rank = rank
-        self._result = result
-        self._directory = directory
-        self._place = place_of(path)
-        self._inherits = inherits
-        self._archive = rank.own(OpenArchive)
-        self._window = ReadAhead(self._archive)
-        self._lookup = lookup_of(numeric=rank.options.numeric_owner)
-        self._files = self._bytes = 0
-
-    def end(self) -> None:
-        """Files count all at once."""
-        if self._files:
-            self._rank.succeeded()
-            self._result.count(counts.FILES, self._files)
-            self._result.count(counts.BYTES, self._bytes)
-
-    def extract(self, each: ToUnpack) -> Generator[None, None, None]:
-        """Raises ``Problem``; nothing of it is there then, unless that says so."""
-        member = each.member
-        new: NewFile
-        if member.kind == FILE:
-            new, present = self._new_file(each.name)
-            with new:
-                self._archive.spare(present)
-                steps = _filled(self._archive, self._window, each, new.descriptor)
-                for moved in throttled(steps, self._rank.throttle):
-                    self._rank.counters[counts.MOVED] += moved
-                    if moved > SMALL_FILE // 4:
-                        yield None
-                applied = self._dress(new, member)
-                self._name(new, each.name, present)
-        else:
-            node = Node(_status_of(member), attributes_of(self._lookup, member), member.link)
-            present = look(self._directory, each.name)
-            self._archive.spare(present)
-            name = each.name if present is None else self._rank.temporary_names.next()
-            new = NewNode.made(self._directory, name, node, is_temporary=True)
-            with new:
-                applied = self._dress(new, member)
-                self._name(new, each.name, present)
-        self._tell(each, applied, new.shortcoming, present)
-        if member.kind == FILE:
-            yield None
-
-    def _new_file(self, name: bytes) -> tuple[NewFile, os.stat_result | None]:
-        """Under its own name, if that is free; else beside what has it."""
-        try:
-            return NewFile.at(self._directory, name), None
-        except Problem as problem:
-            if problem.errno != errno.EEXIST:
-                raise
-        return NewFile.at(self._directory, self._rank.temporary_names.next()), look(self._directory, name)
-
-    def _name(self, new: NewFile, name: bytes, present: os.stat_result | None) -> None:
-        if new.made_as == name:
-            new.keep()
-        else:
-            new.commit(name, present)
-
-    def _dress(self, new: NewFile, member: Member) -> Applied:
-        options = self._rank.options
-        attributes = attributes_of(self._lookup, member)
-        return new.dress(attributes, options.preserve, options.umask, inherits=self._inherits)
-
-    def _tell(
-        self, each: ToUnpack, applied: Applied, shortcoming: Problem | None, present: os.stat_result | None
-    ) -> None:
-        result, member, place = self._result, each.member, self._place
-        if shortcoming is not None:
-            text = "it is there without that, and its mode may be narrower than in the archive"
-            raise Problem(shortcoming.operation, shortcoming.errno or 0, text=text)
-        if each.trouble:
-            raise Problem("extract", 0, text=f"it is there, but {each.trouble}")
-        if applied.excused or applied.notices or applied.unknown:
-            result.applied(place, each.name, applied)
-        if member.kind == FILE and not result.items.is_wanted:
-            self._files += 1
-            self._bytes += member.size
-            return
-        kind = FILE_TYPE if member.kind == FILE else type_of(member.st_mode)
-        result.copied(place, each.name, Known(kind, member.size, b"", NO_VERSION), alone=False)
-
-
-def _status_of(member: Member) -> os.stat_result:
-    """What a new node is compared with."""
-    fields = (member.st_mode, 0, 0, 1, member.uid, member.gid, 0, 0, 0, 0)
-    return os.stat_result(fields, {"st_rdev": member.device})
-
-
-def _filled(archive: OpenArchive, window: ReadAhead, each: ToUnpack, target: int) -> Iterator[int]:
-    """Gives the empty file its contents; yields the bytes that each step moved, raises ``Problem``."""
-    member, at = each.member, each.data
-    if member.extents is None and member.size <= SMALL_FILE // 4:
-        if member.size:
-            write_all(target, window.bytes(at, member.size), 0)
-            yield member.size
-        return
-    set_size(target, member.size)
-    for offset, length in ((0, member.size),) if member.extents is None else member.extents:
-        yield from _copied(archive, target, at, offset, length)
-        at += length
-
-
-def _copied(archive: OpenArchive, target: int, at: int, offset: int, length: int) -> Iterator[int]:
-    source = archive.plain_descriptor
-    while length and source >= 0:
-        try:
-            moved = os.copy_file_range(source, target, min(KERNEL_PIECE, length), at, offset)
-        except OSError:  # to read and write finds out whose fault it is
-            break
-        if not moved:
-            break
-        at, offset, length = at + moved, offset + moved, length - moved
-        yield moved
-    while length:
-        data = archive.read_all(at, min(1 << 20, length))
-        write_all(target, memoryview(data), offset)
-        at, offset, length = at + len(data), offset + len(data), length - len(data)
-        yield len(data)
 
 
 def open_or_make(rank: Rank, path: bytes, *, replaces: bool = False) -> int:

@@ -1,0 +1,158 @@
+"""A large member is unpacked in parts, by all ranks at once, into a temporary file beside its name.
+
+The rank that has made the file waits for all parts (``PartUnpacked``), and then gives it its metadata and its name. So
+nothing has that name before it is whole. One task unpacks a sparse member, and any of a plain archive where both sides
+are local file systems: several writers of a file would only wait for its lock there (``pcopy.fsio.ways``).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from pcopy.archive.member import FILE, Member
+from pcopy.fsio.attributes import free_from_acl, may_inherit_acl
+from pcopy.fsio.close import abandon, close_written
+from pcopy.fsio.data import set_size
+from pcopy.fsio.identity import Identity
+from pcopy.fsio.new_file import NewFile
+from pcopy.fsio.problem import Plain, Problem
+from pcopy.fsio.source import status_of
+from pcopy.fsio.temporary import remove, reopen
+from pcopy.fsio.throttle import throttled
+from pcopy.named import NamedTuple
+from pcopy.tasks.archive.extracting import Extracting, copied
+from pcopy.tasks.archive.opened import OpenArchive
+from pcopy.tasks.archive.to_unpack import ToUnpack, place_of
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.kind import Kind, Note, Steps
+from pcopy.tasks.base.ledger import Awaited, Ledger
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result, Tried
+from pcopy.tasks.base.values import Place
+from pcopy.tasks.files.existing import look
+
+
+def in_parts(rank: Rank, directory: int, member: Member) -> bool:
+    """Is the member worth it, in the open ``directory``? Raises ``Problem``."""
+    if member.kind != FILE or member.extents is not None or not rank.splits(member.size):
+        return False
+    archive = rank.own(OpenArchive).plain_descriptor
+    sides = (archive, directory) if archive >= 0 else ()
+    return not sides or not all(rank.mover.ways.of(status_of(side).st_dev, side).is_local for side in sides)
+
+
+def begin_parts(rank: Rank, result: Result, directory: int, each: ToUnpack) -> None:
+    """Makes the file, empty, and leaves its parts to whoever has time. Raises ``Problem``."""
+    temporary, size = rank.temporary_names.next(), each.member.size
+    rank.own(OpenArchive).spare(look(directory, each.name))
+    with NewFile.at(directory, temporary) as new:
+        free_from_acl(new.descriptor)  # others open it again
+        made = new.identity(0)
+        set_size(new.descriptor, size)
+        new.keep()
+    chunk = rank.chunk(size)
+    rank.own(UnpackedFiles).open(temporary, UnpackedFile(each, temporary, made), -(-size // chunk), result)
+    for start in range(0, size, chunk):
+        end = min(start + chunk, size)
+        part = UnpackPart(each.path, each.name, temporary, made, size, each.data, start, end, rank.number)
+        result.spawn(part, end - start)
+
+
+class UnpackPart(Kind, code=180, doing="unpacking a part of", is_note=False):
+    """The bytes from ``start`` to ``end`` of a file of ``size``, which is to be called ``name`` in the directory
+    ``path``: those contents stand at ``data`` of the archive. The rank ``teller`` has ``made`` it as ``temporary``."""
+
+    path: bytes
+    name: bytes
+    temporary: bytes
+    made: Identity
+    size: int
+    data: int
+    start: int
+    end: int
+    teller: int
+
+    def about(self) -> tuple[Place, bytes]:
+        return place_of(self.path), self.name
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        told: Plain | None = None
+        try:
+            yield from self._unpack(rank)
+        except Problem as problem:
+            told = problem.plain
+        result.spawn(PartUnpacked(self.temporary, told), owner=self.teller)
+
+    def _unpack(self, rank: Rank) -> Steps:
+        """Raises ``Problem``."""
+        writing = reopen(rank.targets[0].open(self.path), self.temporary, self.made, self.size)
+        try:
+            length = self.end - self.start
+            steps = copied(rank.own(OpenArchive), writing, self.data + self.start, self.start, length)
+            for moved in throttled(steps, rank.throttle):
+                rank.counters[counts.MOVED] += moved
+                yield None
+        except BaseException:
+            abandon(writing)
+            raise
+        close_written(writing)
+
+
+class PartUnpacked(Note, code=181, doing="noting a part of a file"):
+    """A part of the file ``temporary`` is there, or has met a problem."""
+
+    temporary: bytes
+    problem: Plain | None
+
+    def run(self, rank: Rank, result: Result) -> None:
+        rank.own(UnpackedFiles).take(self.temporary, self, result)
+
+
+class UnpackedFile(NamedTuple):
+    """A member whose parts are unpacked, into the file that was ``made`` as ``temporary``."""
+
+    told: ToUnpack
+    temporary: bytes
+    made: Identity
+
+
+class UnpackedFiles(Ledger[bytes, UnpackedFile, PartUnpacked]):
+    """Those that this rank has made, by their temporary names."""
+
+    def noted(self, awaited: Awaited[UnpackedFile], note: PartUnpacked) -> None:
+        if note.problem is not None and awaited.problem is None:
+            awaited.problem = Problem.from_plain(note.problem)
+            self._remove(awaited.opened)  # so that parts still to come end quickly
+
+    def ended(self, awaited: Awaited[UnpackedFile], result: Result) -> None:
+        told = awaited.opened.told
+        try:
+            if awaited.problem is not None:
+                raise awaited.problem
+            self._finish(awaited.opened, result)
+        except Problem as problem:
+            result.fail(place_of(told.path), told.name, problem, told.member.size, retry=Tried.NEVER)
+
+    def _finish(self, file: UnpackedFile, result: Result) -> None:
+        """It is whole. Raises ``Problem``."""
+        rank, told = self._rank, file.told
+        directory = rank.targets[0].open(told.path)
+        inherits = bool(told.path) and may_inherit_acl(directory, status_of(directory).st_uid)
+        extracting = Extracting(rank, result, directory, told.path, inherits=inherits)
+        with NewFile.again(directory, file.temporary, file.made) as new:
+            present = look(directory, told.name)
+            rank.own(OpenArchive).spare(present)
+            new.reopen(told.member.size)
+            applied = extracting.dress(new, told.member)
+            new.commit(told.name, present)
+        extracting.tell(told, applied, new.shortcoming)
+
+    def _remove(self, file: UnpackedFile) -> None:
+        with suppress(Problem):  # its directory is gone, or another one
+            remove(self._rank.targets[0].open(file.told.path), file.temporary)
+
+    def discard(self) -> None:
+        """The job ends before they are whole."""
+        for awaited in self.awaited.values():
+            self._remove(awaited.opened)
+        self.awaited.clear()

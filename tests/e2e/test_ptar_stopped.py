@@ -1,0 +1,102 @@
+"""``ptar -x`` that is stopped by a full disk, a fault or a signal tells what is there, and leaves nothing half done."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import native
+from tests.support.archives import MIB, ptar, small_file_system
+from tests.support.command import Completed, show
+from tests.support.faults import require_strace
+from tests.support.held import held
+
+STRACE = ("strace", "-f", "-qq", "--seccomp-bpf", "-o", "/dev/null")
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Plain files, those that want care, and large ones."""
+    tree = tmp_path_factory.mktemp("stopped") / "tree"
+    for number in range(8):
+        (tree / f"d{number}").mkdir(parents=True)
+        for each in range(60):
+            (tree / f"d{number}/{each}").write_bytes(os.urandom(1000 + 50 * each))
+        for each in range(60):
+            (tree / f"d{number}/to{each}").symlink_to("nowhere")
+        for each in range(12):
+            path = tree / f"d{number}/care{each}"
+            path.write_bytes(os.urandom(5000))
+            subprocess.run(["setfattr", "-n", "user.a", "-v", "b", path], check=True)
+        (tree / f"d{number}/large").write_bytes(os.urandom(MIB + MIB // 2))
+        os.link(tree / f"d{number}/large", tree / f"link{number}")
+    subprocess.run(["tar", "--xattrs", "-cf", "a.tar", "tree"], cwd=tree.parent, check=True)
+    return tree
+
+
+def check_told(done: Completed, tree: Path, place: Path) -> dict[str, Any]:
+    """What is there is whole, and is what was told; returns that."""
+    told: dict[str, Any] = json.loads(done.stdout)
+    names_of_files = symlinks = 0
+    for around, _, names in os.walk(place):
+        for name in names:
+            path = Path(around, name)
+            of_tree = tree / path.relative_to(place / "tree")
+            if path.is_symlink():
+                assert os.readlink(path) == os.readlink(of_tree), path
+                symlinks += 1
+            else:
+                assert path.read_bytes() == of_tree.read_bytes(), path
+                names_of_files += 1
+    assert (told["files"] + told["hardlinks"], told["symlinks"]) == (names_of_files, symlinks), show(done)
+    done_of_it = sum(told[key] for key in ("files", "hardlinks", "symlinks", "directories"))
+    assert done_of_it + told["skipped"] + told["failed"] <= told["found"], show(done)
+    if done.returncode != 75:
+        assert done_of_it + told["skipped"] + told["failed"] == told["found"], show(done)
+    return told
+
+
+@pytest.mark.parametrize("kernel", ["c", "python"])
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("mebibytes", [2, 7, 14])
+def test_a_full_disk(mebibytes: int, ranks: int, kernel: str, tree: Path, tmp_path: Path) -> None:
+    native.require()
+    with small_file_system(tmp_path / "small", mebibytes) as small:
+        words = ("-C", small, "--json", "--errors", tmp_path / "errors")
+        done = ptar("-xf", tree.parent / "a.tar", *words, ranks=ranks, env={"PCOPY_KERNEL": kernel})
+        assert done.returncode in (1, 75), show(done)
+        told = check_told(done, tree, small)
+        assert told["failed"] == (tmp_path / "errors").read_bytes().count(b"\n")
+        assert b"No space left on device" in done.stderr
+
+
+@pytest.mark.parametrize("kernel", ["c", "python"])
+@pytest.mark.parametrize(("call", "when"), [("symlinkat", 70), ("ftruncate", 2), ("linkat", 2), ("fsetxattr", 20)])
+def test_a_signal(call: str, when: int, kernel: str, tree: Path, place: Path) -> None:
+    """It comes while a rank makes an item; the other one is between any of its own."""
+    native.require()
+    words = ("-xf", tree.parent / "a.tar", "-C", place, "--json")
+    options: dict[str, Any] = {"program": "ptar", "ranks": 2, "env": {"PCOPY_KERNEL": kernel}}
+    with held(place.parent / "log", *words, calls=(call,), when=f"{when}", **options) as run:
+        run.run.send_signal(signal.SIGTERM)
+        done = run.go_on()
+    assert done.returncode == 75, show(done)
+    told = check_told(done, tree, place)
+    assert told["symlinks"] or told["files"], show(done)
+
+
+@pytest.mark.parametrize("call", ["copy_file_range,pwrite64", "symlinkat", "linkat", "renameat,renameat2,rename"])
+def test_a_fault_fails_that_item(call: str, tree: Path, place: Path) -> None:
+    require_strace()
+    wrap = (*STRACE, "-e", f"trace={call}", "-e", f"inject={call}:error=EIO:when=2..3")
+    done = ptar("-xf", tree.parent / "a.tar", "-C", place, "--json", ranks=2, wrap=wrap)
+    assert (done.returncode, b": Input/output error" in done.stderr) == (1, True), show(done)
+    told = check_told(done, tree, place)
+    assert 1 <= told["failed"] <= 12
+    assert told["found"] == 8 * 135 + 1
