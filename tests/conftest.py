@@ -24,20 +24,36 @@ END_TO_END_SECONDS = 120
 """A test that runs longer hangs; whole runs take a second or two."""
 
 LONGEST = (
+    "test_injected.py",
+    "test_commands_in_docs.py",
     "test_recovery.py",
     "test_kills.py",
     "test_endings.py",
-    "test_rules.py",
-    "test_node.py",
-    "test_given_again.py",
     "test_campaign.py",
+    "test_given_again.py",
+    "test_node.py",
     "test_harness.py",
+    "test_data_path.py",
+    "test_rules.py",
+    "test_fidelity.py",
+    "test_verify_hosts.py",
+    "test_stopped_at_the_start.py",
     "test_large_files.py",
-    "test_jobs.py",
-    "test_injected.py",
+    "test_kernel_conformance.py",
     "test_power_loss.py",
+    "test_prm.py",
+    "test_pstripe.py",
+    "test_waiting_work.py",
+    "test_repair.py",
+    "test_signature.py",
+    "test_pverify.py",
+    "test_ptar_resume.py",
+    "test_jobs.py",
+    "test_removed_meanwhile.py",
+    "test_mirror.py",
+    "test_docs.py",
 )
-"""Files of tests that take more than 20 s of a processor, those first that take the most."""
+"""Files of tests that take more than 12 s of a processor or wait long, those first that take the most."""
 
 PLACE = pytest.StashKey[str]()
 """Where the workers of pytest-xdist take turns, for the process that starts them."""

@@ -13,9 +13,9 @@ from tests.chaos.unfinished import Stop, stopped
 from tests.support.filesystems import scratch
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def tree() -> Iterator[Path]:
-    """A source; files with tests that need another one have their own."""
+    """A source, which no test changes; files with tests that need another one have their own."""
     with scratch() as place:
         make_dataset(place / "source", 31, files=500, directories=70)
         yield place / "source"

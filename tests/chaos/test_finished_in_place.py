@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from tests.chaos.unfinished import check_equal, stopped
 from tests.support.command import Argument, pcopy, show, summary
 from tests.support.faults import WRITES
+from tests.support.files import noise
 from tests.support.held import held
 from tests.support.processes import Run, wait_until
 
@@ -21,7 +21,7 @@ MIB = 1 << 20
 def test_chunks_that_find_the_file_finished(area: Path, env: dict[str, str], again: int) -> None:
     """Each run but the last was killed just after the file had got its mode; the pieces were not on record."""
     source, copy = area / "source", area / "copy"
-    for tree, content in ((source, os.urandom(12 * MIB)), (copy, b"old")):
+    for tree, content in ((source, noise(12 * MIB)), (copy, b"old")):
         tree.mkdir()
         (tree / "file").write_bytes(content)
         (tree / "file").chmod(0o644)

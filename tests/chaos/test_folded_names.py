@@ -14,6 +14,7 @@ import pytest
 from tests.chaos.interrupted import TOTALS
 from tests.chaos.unfinished import INCOMPLETE
 from tests.support.command import pcopy, show, summary
+from tests.support.files import noise
 from tests.support.filesystems import mounted, unmount
 from tests.support.oracle import differences
 from tests.support.preload import preloaded
@@ -55,7 +56,7 @@ def make_pairs(top: Path) -> None:
     top.mkdir(parents=True)
     for number, change in enumerate((str.lower, str.upper)):
         (top / change("file")).write_bytes(os.urandom(100 + number))
-        (top / change("large")).write_bytes(os.urandom(6 * MIB))
+        (top / change("large")).write_bytes(noise(6 * MIB))
         (top / change("symlink")).symlink_to(f"nowhere-{number}")
         (top / change("directory")).mkdir()
         (top / change("directory") / f"{number}").write_bytes(b"%d" % number)

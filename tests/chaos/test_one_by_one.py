@@ -15,6 +15,7 @@ import pytest
 from tests.chaos.unfinished import INCOMPLETE, STOPPED
 from tests.support.command import Argument, Completed, pcopy, show, succeed
 from tests.support.faults import require_strace
+from tests.support.files import noise
 from tests.support.filesystems import scratch, unmount
 from tests.support.oracle import differences
 from tests.support.preload import preloaded
@@ -40,8 +41,8 @@ def tree() -> Iterator[Path]:
             (directory / "link").symlink_to("file-1")
             os.mkfifo(directory / "fifo")
             os.link(directory / "file-1", source / f"directory-{number}" / "hard link")
-        (source / "middling").write_bytes(os.urandom(5 * MIB))
-        (source / "split").write_bytes(os.urandom(9 * MIB))
+        (source / "middling").write_bytes(noise(5 * MIB))
+        (source / "split").write_bytes(noise(9 * MIB))
         yield source
 
 

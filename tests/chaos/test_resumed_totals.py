@@ -13,6 +13,7 @@ from tests.chaos.interrupted import TOTALS
 from tests.chaos.unfinished import INCOMPLETE, Stop
 from tests.support.command import Completed, pcopy, show, succeed, summary
 from tests.support.faults import ITEM_BY_ITEM, READS, Fault
+from tests.support.files import noise
 from tests.support.held import held
 from tests.support.users import NOBODY, require_root
 
@@ -66,7 +67,7 @@ def test_what_was_excused_before_it_failed_does_not_count(area: Path, env: dict[
     if kind == "link":
         (source / "item").symlink_to("somewhere")
     else:
-        (source / "item").write_bytes(bytes(5) if kind == "small" else os.urandom(6 << 20))
+        (source / "item").write_bytes(bytes(5) if kind == "small" else noise(6 << 20))
     (copy / "item/full").mkdir(parents=True)
     (area / "state").mkdir()
     for path in (copy, *copy.rglob("*"), area / "state"):
@@ -127,7 +128,7 @@ def test_what_fails_again_in_pieces_is_remembered_as_copied_before(area: Path, e
     require_root("have files that are not the user's")
     source, copy = area / "source", area / "copy"
     source.mkdir()
-    (source / "large").write_bytes(os.urandom(6 << 20))
+    (source / "large").write_bytes(noise(6 << 20))
     for path in (copy, area / "state"):
         path.mkdir()
         os.chown(path, NOBODY, NOBODY)

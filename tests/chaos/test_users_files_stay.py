@@ -14,6 +14,7 @@ import pytest
 from tests.chaos.unfinished import INCOMPLETE
 from tests.support.command import Argument, pcopy, show, succeed, summary
 from tests.support.faults import slowed
+from tests.support.files import noise
 from tests.support.filesystems import mounted, remove, scratch
 from tests.support.oracle import differences
 from tests.support.processes import Run, background, wait_until
@@ -73,7 +74,7 @@ def make_source(source: Path) -> None:
         (directory / "f-link").symlink_to("f01")
         os.link(directory / "f01", directory / "f-linked")
         os.link(directory / "f01", source / f"f-linked-{number}")
-    (source / "new-1" / "f-large").write_bytes(os.urandom(13 << 20))
+    (source / "new-1" / "f-large").write_bytes(noise(13 << 20))
     for path in source.rglob("*"):
         os.utime(path, ns=(LONG_AGO, LONG_AGO), follow_symlinks=False)
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.command import pcopy, show, succeed, summary
 from tests.support.faults import Fault, slowed
+from tests.support.files import noise
 from tests.support.filesystems import Place, mounted
 from tests.support.processes import background, wait_for_temporary, wait_until
 from tests.support.traces import READING, WRITING, Trace
@@ -103,7 +104,7 @@ def test_direct_copies_past_the_cache(on: Place, area: Path, kind: str, chunk: s
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
 def test_drop_cache_leaves_nothing_there(on: Place, area: Path, kind: str, chunk: str) -> None:
     place = on(kind)
-    (place / "file").write_bytes(os.urandom(33 * MIB + 7))
+    (place / "file").write_bytes(noise(33 * MIB + 7))
     subprocess.run(["sync", "-f", place], check=True)
     assert cached(place / "file") > 33 * MIB
     trace = Trace(area / "trace", "fadvise64", "sync_file_range")
@@ -120,7 +121,7 @@ def test_drop_cache_leaves_nothing_there(on: Place, area: Path, kind: str, chunk
 def test_what_is_verified_leaves_the_cache_as_well(on: Place) -> None:
     """But for what the system reads ahead for one rank when another has dropped it."""
     place = on("ext4")
-    (place / "file").write_bytes(os.urandom(33 * MIB + 7))
+    (place / "file").write_bytes(noise(33 * MIB + 7))
     succeed("--drop-cache", "--verify", place / "file", place / "copy", ranks=2)
     assert cached(place / "copy") <= 8 * MIB
 
@@ -138,7 +139,7 @@ def shared(path: Path) -> bool:
 def test_clones(on: Place, area: Path, when: str) -> None:
     xfs = on("xfs")
     (xfs / "tree").mkdir()
-    (xfs / "tree/large").write_bytes(os.urandom(9 * MIB))
+    (xfs / "tree/large").write_bytes(noise(9 * MIB))
     (xfs / "tree/small").write_bytes(os.urandom(9000))
     (xfs / "tree/empty").touch()
     trace = Trace(area / "trace", "ioctl", *WRITING)
@@ -155,7 +156,7 @@ def test_what_cannot_be_cloned_fails_where_nothing_else_is_wanted(on: Place, are
     for kind in ("tmpfs", "ext4"):
         place = on(kind)
         (place / "tree").mkdir()
-        (place / "tree/large").write_bytes(os.urandom(40 * MIB))
+        (place / "tree/large").write_bytes(noise(40 * MIB))
         (place / "tree/small").write_bytes(b"small")
         (place / "tree/empty").touch()
         run = pcopy("--reflink", "always", "--json", "-T", place / "tree", place / "copy", ranks=2)
@@ -218,7 +219,7 @@ def test_faults(on: Place, area: Path, row: tuple[str, str, str, int, bytes], op
     place = on("ext4")
     if call == "sync_file_range" and "--direct" in options:
         return
-    (place / "file").write_bytes(os.urandom(30 * MIB + 5))
+    (place / "file").write_bytes(noise(30 * MIB + 5))
     (place / "copy").mkdir()
     subprocess.run(["sync", "-f", place], check=True)
     fault = Fault(area / "log", [call, "preadv2"] if call == "preadv" else [call], None, error, when)
@@ -235,7 +236,7 @@ def test_faults(on: Place, area: Path, row: tuple[str, str, str, int, bytes], op
 @pytest.mark.parametrize("call", ["pwrite64", "preadv2"])
 def test_what_cannot_be_moved_directly_goes_through_the_cache(on: Place, area: Path, call: str) -> None:
     place = on("xfs")
-    (place / "file").write_bytes(os.urandom(30 * MIB + 5))
+    (place / "file").write_bytes(noise(30 * MIB + 5))
     fault = Fault(area / "log", [call], None, "EINVAL", "2")
     succeed("--direct", "--reflink", "never", place / "file", place / "copy", ranks=1, wrap=fault.wrap())
     fault.check()
@@ -245,7 +246,7 @@ def test_what_cannot_be_moved_directly_goes_through_the_cache(on: Place, area: P
 @pytest.mark.parametrize("options", [(), ("--direct",), ("--drop-cache",)], ids=" ".join)
 def test_a_full_file_system(area: Path, options: tuple[str, ...]) -> None:
     """Room that is wanted at once is missing at once; nothing is left, and nothing passes for whole."""
-    (area / "file").write_bytes(os.urandom(64 * MIB))
+    (area / "file").write_bytes(noise(64 * MIB))
     for kind in ("ext4", "xfs", "tmpfs"):
         with mounted(kind, area, size=(320 if kind == "xfs" else 48) << 20) as full:
             if kind == "xfs":
@@ -260,7 +261,7 @@ def test_a_full_file_system(area: Path, options: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_stopped_job_goes_on_amid_a_file(area: Path, ranks: int) -> None:
     """Chunks that follow one another are on record one by one."""
-    (area / "file").write_bytes(os.urandom(8 * MIB) * 20)
+    (area / "file").write_bytes(noise(8 * MIB) * 20)
     (area / "copy").mkdir()
     state = {"XDG_STATE_HOME": str(area / "state")}
     arguments = ("--chunk-size", "16M", area / "file", area / "copy")

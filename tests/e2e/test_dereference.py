@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.command import Completed, pcopy, show, succeed, summary
-from tests.support.files import write
+from tests.support.files import noise, write
 from tests.support.filesystems import mounted
 from tests.support.oracle import differences
 from tests.support.users import NOBODY, is_root
@@ -33,7 +33,7 @@ def tree(area: Path) -> Path:
     source, outside = area / "source", area / "outside"
     write(source / "file", b"content")
     write(source / "a/b/inner", b"inner")
-    write(outside / "large", os.urandom(13 * MIB))
+    write(outside / "large", noise(13 * MIB))
     write(outside / "directory/deep/file", b"deep")
     write(outside / "directory/second", b"second")
     (outside / "directory/up").symlink_to("../large")

@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.command import REPOSITORY, Completed, pcopy, pverify, show, succeed, summary
 from tests.support.faults import READS, WRITES, Fault
+from tests.support.files import noise
 from tests.support.filesystems import mounted
 from tests.support.oracle import differences
 from tests.support.users import NOBODY, is_root, require_root
@@ -106,7 +107,7 @@ def test_read_error_that_passes_is_tried_again(area: Path, source: Path) -> None
 
 
 def test_read_error_in_a_large_file(area: Path, source: Path) -> None:
-    (source / "1/victim").write_bytes(os.urandom(40 << 20))
+    (source / "1/victim").write_bytes(noise(40 << 20))
     fault = Fault(area / "trace", READS, source / "1/victim", "EIO", when="2+")
     run = pcopy(
         "--json", "--errors", area / "e", "--chunk-size", "16M", source, area / "copy", ranks=2, wrap=fault.wrap()
@@ -200,7 +201,7 @@ def test_full_destination_keeps_the_old_content(area: Path) -> None:
         for name in ("small", "large"):
             (full / "copy" / name).write_bytes(b"old content")
         (full / "fill").write_bytes(b"x" * (12 << 20))
-        (source / "large").write_bytes(os.urandom(40 << 20))
+        (source / "large").write_bytes(noise(40 << 20))
         run = pcopy("--force", f"{source}/", full / "copy", ranks=2)
         assert run.returncode in (1, 75), show(run)
         assert (full / "copy/large").read_bytes() == b"old content"

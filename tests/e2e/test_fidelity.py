@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import pcopy, show, succeed, summary
+from tests.support.files import noise
 from tests.support.filesystems import Place
 from tests.support.hostile import hostile_tree
 from tests.support.oracle import changes, differences, snapshot
@@ -107,7 +108,7 @@ def test_an_ordinary_user_copies_what_others_own(area: Path, ranks: int) -> None
         (source / f"sub/{mode:o}").write_bytes(b"x")
         (source / f"sub/{mode:o}").chmod(mode)
     (source / "link").symlink_to("nowhere")
-    (source / "large").write_bytes(os.urandom(6 << 20))
+    (source / "large").write_bytes(noise(6 << 20))
     (source / "set-gid").mkdir()
     (source / "set-gid").chmod(0o2755)
     into.mkdir()

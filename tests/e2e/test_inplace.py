@@ -13,7 +13,7 @@ import pytest
 from tests.support.attributes import ACCESS_ACL, acl, has_acls, has_xattrs
 from tests.support.command import pcopy, show, succeed, summary
 from tests.support.faults import WRITES, Fault
-from tests.support.files import NOW, write
+from tests.support.files import NOW, noise, write
 from tests.support.filesystems import Place, mounted
 from tests.support.held import held
 from tests.support.oracle import changes, differences, snapshot
@@ -147,7 +147,7 @@ def test_holes_come_back(area: Path, ranks: int) -> None:
 
 
 def test_no_room_for_a_second_copy(session_scratch: Path, area: Path) -> None:
-    write(area / "source/file", os.urandom(20 * MIB))
+    write(area / "source/file", noise(20 * MIB))
     with mounted("tmpfs", session_scratch, size=30 * MIB) as place:
         write(place / "copy/file", b"o" * (20 * MIB))
         assert pcopy(f"{area}/source/", place / "copy").returncode != 0

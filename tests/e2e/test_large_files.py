@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.command import pcopy, show, succeed, summary
 from tests.support.faults import slowed
+from tests.support.files import noise
 from tests.support.filesystems import Place
 from tests.support.oracle import differences
 from tests.support.processes import background, wait_for_temporary
@@ -41,7 +42,7 @@ def test_odd_sizes(area: Path, chunk: str) -> None:
     """Around the limits between small files, whole large ones and chunks."""
     source = area / "source"
     source.mkdir()
-    data = os.urandom(50 * MIB)
+    data = noise(50 * MIB)
     for number in (4 * MIB, 16 * MIB, 24 * MIB, 32 * MIB, 48 * MIB):
         for more in (-1, 0, 1):
             (source / f"{number + more}").write_bytes(data[: number + more])
@@ -73,7 +74,7 @@ def test_without_sparse_holes_are_filled(area: Path) -> None:
 
 def test_hard_links_of_large_files(area: Path) -> None:
     (area / "source/sub").mkdir(parents=True)
-    (area / "source/one").write_bytes(os.urandom(60 * MIB))
+    (area / "source/one").write_bytes(noise(60 * MIB))
     for number in range(5):
         os.link(area / "source/one", area / f"source/sub/{number}")
     told = summary(succeed("--json", "--chunk-size", "16M", area / "source", area / "copy", ranks=3))

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import Argument, pcopy, pverify, show, succeed, summary
+from tests.support.files import noise
 from tests.support.held import held
 from tests.support.metrics import Read
 
@@ -36,7 +37,7 @@ _AS_JSON = {
 def source(area: Path) -> Path:
     (area / "source/sub").mkdir(parents=True)
     (area / "source/one").write_bytes(os.urandom(70_000))
-    (area / "source/sub/two").write_bytes(os.urandom(5 << 20))
+    (area / "source/sub/two").write_bytes(noise(5 << 20))
     (area / "source/sub/link").symlink_to("two")
     return area / "source"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import stat
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import Argument, pcopy, pverify, show, succeed
+from tests.support.files import noise
 from tests.support.held import held
 
 OUTPUTS = ("signature", "manifest", "errors")
@@ -18,7 +18,7 @@ OUTPUTS = ("signature", "manifest", "errors")
 @pytest.fixture
 def source(area: Path) -> Path:
     (area / "source").mkdir()
-    (area / "source/file").write_bytes(os.urandom(6 << 20))
+    (area / "source/file").write_bytes(noise(6 << 20))
     return area / "source"
 
 

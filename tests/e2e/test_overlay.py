@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import succeed
+from tests.support.files import noise
 from tests.support.filesystems import mounted, scratch
 from tests.support.oracle import differences
 from tests.support.users import require_root
@@ -23,7 +24,7 @@ def test_to_and_on_an_overlay(ranks: int) -> None:
             path.mkdir(parents=True)
         (lower / "directory" / "small").write_bytes(b"small")
         os.link(lower / "directory" / "small", lower / "link")
-        (lower / "large").write_bytes(os.urandom(60 << 20))
+        (lower / "large").write_bytes(noise(60 << 20))
         (lower / "symlink").symlink_to("large")
         layers = f"lowerdir={lower},upperdir={upper / 'upper'},workdir={upper / 'work'}"
         done = subprocess.run(["mount", "-t", "overlay", "overlay", "-o", layers, str(overlay)], check=False)

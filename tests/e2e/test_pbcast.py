@@ -20,6 +20,7 @@ import pytest
 from tests.launch.launchers import HYDRA
 from tests.support.command import Argument, Completed, pcopy, show
 from tests.support.faults import require_strace, slowed
+from tests.support.files import noise
 from tests.support.oracle import differences
 from tests.support.processes import background, wait_until
 from tests.support.users import require_root
@@ -82,7 +83,7 @@ def files(area: Path) -> list[Path]:
     """A large one, with some bytes more than a whole number of pieces; small ones; an empty one, and one with holes."""
     source = area / "source"
     source.mkdir()
-    (source / "large").write_bytes(os.urandom(5 * MIB + 17))
+    (source / "large").write_bytes(noise(5 * MIB + 17))
     (source / "empty").touch()
     with open(source / "hollow", "wb") as file:
         file.truncate(4 * MIB)

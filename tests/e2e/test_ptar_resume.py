@@ -17,6 +17,7 @@ import pytest
 from tests.support.archives import MIB, ptar
 from tests.support.command import Argument, pverify, show
 from tests.support.faults import require_strace
+from tests.support.files import noise
 from tests.support.held import held
 from tests.support.processes import wait_until
 
@@ -35,7 +36,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / f"f{number}").write_bytes(os.urandom(8) * (number % 97))
     for number in range(3):
-        (tree / f"large{number}").write_bytes(os.urandom(9 * MIB + number))
+        (tree / f"large{number}").write_bytes(noise(9 * MIB + number))
     with open(tree / "sparse", "wb") as file:
         file.truncate(12 * MIB)
         for at in (MIB, 11 * MIB):

@@ -17,6 +17,7 @@ import pytest
 from tests.support.command import Argument, Completed, pverify, show, succeed
 from tests.support.damages import flip, make_tree
 from tests.support.faults import READS, Fault
+from tests.support.files import noise
 from tests.support.held import held
 from tests.support.oracle import changes, snapshot
 from tests.support.processes import wait_until
@@ -330,7 +331,7 @@ def test_what_it_says_of_a_rank_that_is_killed(area: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_leaves_nothing(area: Path, number: signal.Signals) -> None:
     (area / "a").mkdir()
-    (area / "a/file").write_bytes(os.urandom(20 * MIB))
+    (area / "a/file").write_bytes(noise(20 * MIB))
     words = ("-q", "--create", area / "out" / "sig", "--manifest", area / "out" / "manifest", area / "a")
     (area / "out").mkdir()
     with held(area / "log", *words, calls=READS, path=area / "a/file", program="pverify", ranks=2) as run:

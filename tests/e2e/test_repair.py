@@ -15,6 +15,7 @@ from tests.e2e.test_verify import OPTIONS, damaged, failed_paths, failing_paths
 from tests.support.command import pcopy, show, succeed, summary
 from tests.support.damages import DAMAGES, damage_all, flip, make_tree, make_trees
 from tests.support.faults import Fault
+from tests.support.files import noise
 from tests.support.held import held
 from tests.support.oracle import differences
 from tests.support.signatures import expected, signed
@@ -201,7 +202,7 @@ def test_a_source_that_has_changed_is_copied_as_it_is_now(area: Path) -> None:
     def change(_: Path) -> None:
         (area / "source/small").write_bytes(b"of another size")
         flip(area / "source/linked", 0)
-        (area / "source/large").write_bytes(os.urandom(10 * MIB))
+        (area / "source/large").write_bytes(noise(10 * MIB))
 
     ended, told = damaged(area, change, "--repair", "--signature", area / "sig", ranks=3)
     assert ended.returncode == 0, show(ended)

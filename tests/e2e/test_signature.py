@@ -12,6 +12,7 @@ import pytest
 from tests.support import reference_signature as reference
 from tests.support.command import Argument, pverify, show, succeed, summary
 from tests.support.faults import READS
+from tests.support.files import noise
 from tests.support.filesystems import Place, mounted
 from tests.support.held import held
 from tests.support.oracle import differences
@@ -134,7 +135,7 @@ def test_a_single_item(area: Path, kind: str) -> None:
     elif kind == "fifo":
         os.mkfifo(path)
     else:
-        path.write_bytes(os.urandom(10 if kind == "file" else 20 * MIB + 1))
+        path.write_bytes(noise(10 if kind == "file" else 20 * MIB + 1))
     (area / "into").mkdir()
     for target, name in (("into", "into/item"), ("renamed", "renamed")):
         assert sign(area, "--chunk-size", "4M", path, area / target, ranks=3) == expected(area / name) == expected(path)
@@ -224,7 +225,7 @@ def test_files_that_change_are_signed_as_they_were_copied(area: Path) -> None:
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_clone_is_read_once_and_not_written(on: Place, area: Path, ranks: int) -> None:
     xfs = on("xfs")
-    (xfs / "file").write_bytes(os.urandom(24 * MIB))
+    (xfs / "file").write_bytes(noise(24 * MIB))
     trace = Trace(area / "trace", "ioctl", *READING, *WRITING)
     options = ("--chunk-size", "4M", "--signature", area / "sig")
     succeed(*options, xfs / "file", xfs / "copy", ranks=ranks, wrap=trace.wrap())

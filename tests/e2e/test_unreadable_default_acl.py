@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import succeed
+from tests.support.files import noise
 from tests.support.filesystems import mounted
 from tests.support.oracle import differences
 from tests.support.users import NOBODY, require_root
@@ -27,7 +28,7 @@ def test_what_is_made_is_freed_from_it_before_it_is_opened_again(area: Path, use
         source = disk / "source"
         (source / "inner").mkdir(parents=True)
         for name in ("large", "inner/large"):
-            (source / name).write_bytes(os.urandom(5 << 20))
+            (source / name).write_bytes(noise(5 << 20))
         (source / "inner" / "small").write_bytes(b"small")
         for number, path in enumerate([source, *source.rglob("*")]):
             os.chown(path, NOBODY, NOBODY)

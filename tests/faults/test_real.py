@@ -16,6 +16,7 @@ import pytest
 
 from tests.faults.worlds import partly_written
 from tests.support.command import pcopy, show, summary
+from tests.support.files import noise
 from tests.support.filesystems import mounted
 from tests.support.oracle import differences
 from tests.support.users import NOBODY, require_root
@@ -31,7 +32,7 @@ def source(area: Path) -> Path:
     for name in ("one/a", "one/victim", "one/z", "two/b"):
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_bytes(name.encode() * 100)
-    (place / "two/large").write_bytes(os.urandom(5 * MIB))
+    (place / "two/large").write_bytes(noise(5 * MIB))
     return place
 
 
@@ -172,7 +173,7 @@ def test_a_quota(area: Path, large: bool) -> None:
     (area / "source").mkdir()
     (area / "source").chmod(0o755)
     for number in range(1 if large else 40):
-        (area / f"source/{number}").write_bytes(os.urandom(8 * MIB if large else 200_000))
+        (area / f"source/{number}").write_bytes(noise(8 * MIB if large else 200_000))
     with quota(area, 4 * MIB) as point:
         run = pcopy("--json", "--errors", area / "e", area / "source", point / "copy", ranks=1, user=NOBODY)
         assert run.returncode == 1, show(run)
@@ -210,7 +211,7 @@ def test_an_image_on_a_full_disk(area: Path) -> None:
     require_root("mount")
     (area / "source").mkdir()
     for number in range(8):
-        (area / f"source/{number}").write_bytes(os.urandom(3 * MIB))
+        (area / f"source/{number}").write_bytes(noise(3 * MIB))
     with mounted("tmpfs", area, size=16 * MIB) as disk, mounted("ext4", disk, size=64 * MIB) as point:
         run = pcopy("--json", "--errors", area / "e", area / "source", point / "copy", ranks=1)
         assert run.returncode == 1, show(run)

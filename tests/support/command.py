@@ -21,6 +21,7 @@ import pytest
 
 from tests.support import native
 from tests.support.extent import everything
+from tests.support.filesystems import scratch_place
 from tests.support.preload import preloaded
 from tests.support.users import is_root
 from tests.support.warm import TOKEN, Program, Request, Server, is_possible
@@ -247,8 +248,9 @@ def _environment(search: str) -> dict[str, str]:
 
 @functools.cache
 def _public(name: str) -> str:
-    """A directory for something, which is empty at first and which every user can write to."""
-    path = tempfile.mkdtemp(prefix=f"pcopy-test-{name}-")
+    """A directory for something, which is empty at first and which every user can write to: in memory, where jobs come
+    and go quickly."""
+    path = tempfile.mkdtemp(prefix=f"pcopy-test-{name}-", dir=scratch_place())
     os.chmod(path, 0o1777)
     _at_end(path)
     return path

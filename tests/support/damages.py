@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.support.files import noise
+
 MIB = 1 << 20
 HOLE = 7 * MIB
 """An offset in the middle of a hole of the file ``sparse``."""
@@ -19,7 +21,7 @@ def make_tree(path: Path) -> None:
     (path / "small").write_bytes(b"0123456789" * 100)
     (path / "other").write_bytes(b"9876543210" * 100)
     (path / "empty").touch()
-    (path / "large").write_bytes(os.urandom(9 * MIB + 1))
+    (path / "large").write_bytes(noise(9 * MIB + 1))
     with open(path / "sparse", "wb") as file:
         file.write(b"begin")
         file.truncate(12 * MIB)

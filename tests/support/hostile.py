@@ -20,6 +20,7 @@ from tests.support.attributes import (
     has_acls,
     has_xattrs,
 )
+from tests.support.files import noise
 
 KIB, MIB = 1 << 10, 1 << 20
 DEPTH, LENGTH = 30, 200
@@ -58,7 +59,7 @@ def hard_links(place: Path) -> None:
     for name in ("a", "b", "b/c"):
         (place / name).mkdir()
     (place / "a/one").write_bytes(b"shared")
-    (place / "a/large").write_bytes(os.urandom(5 * MIB))
+    (place / "a/large").write_bytes(noise(5 * MIB))
     (place / "a/alone").write_bytes(b"not shared")
     os.symlink("one", place / "a/symlink")
     os.mkfifo(place / "a/fifo")

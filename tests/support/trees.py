@@ -29,6 +29,7 @@ CLOSED_FILE_MODES = (0o000, 0o200, 0o111)
 DIRECTORY_MODES = (0o755, 0o700, 0o555, 0o500, 0o1777, 0o2775, 0o711, 0o770)
 CLOSED_DIRECTORY_MODES = (0o000, 0o333)
 OWNERS = (0, 1, 1000, 65534, 3_000_000_000)
+ALPHABET = b"abcXYZ019 ._-\n\t*?[\\'\"\xff\xc3\xa9"
 
 
 def random_tree(
@@ -76,9 +77,8 @@ class _Grower:
             self._dress(path)
 
     def _new_name(self) -> bytes:
-        alphabet = b"abcXYZ019 ._-\n\t*?[\\'\"\xff\xc3\xa9"
         length = self._random.choice((1, 3, 8, 8, 20, 200))
-        name = bytes(self._random.choice(alphabet) for _ in range(length))
+        name = bytes(self._random.choices(ALPHABET, k=length))
         # The number makes the name unique, also where case is folded.
         return os.path.join(self._random.choice(self._directories), name + b"%d" % self._random.getrandbits(40))
 
