@@ -81,8 +81,8 @@ def test_it_is_found_and_signalled(source: Path, area: Path, number: signal.Sign
         assert isinstance(run.process, Program)
         assert wait_until(lambda: len(run.processes()) == ranks)
         assert run.process.pid in run.processes()
+        assert wait_until((area / "copy").exists)  # then it has its handlers, and has long gone to where it runs
         assert os.stat(f"/proc/{run.process.pid}/cwd").st_ino == os.stat(".").st_ino
-        assert wait_until((area / "copy").exists)  # then it has its handlers
         run.send_signal(number)
         assert run.end(20) == 128 + number
         assert run.survivors() == []
