@@ -2,6 +2,7 @@
 complete -c pbcast -l dry-run -d 'look whether each host has DIR, and room in it'
 complete -c pbcast -l no-sync -d 'success does not wait until the files are on storage of each host'
 complete -c pbcast -l fsync -d 'bring each file to storage before it gets its name'
+complete -c pbcast -l bwlimit -r -f -d 'bytes a second that each host gets at most'
 complete -c pbcast -l termination -r -f -a 'tree ring' -d 'how the ranks find out that all is done'
 complete -c pbcast -s q -l quiet -d 'nothing at all when all goes well'
 complete -c pbcast -s v -l verbose -d 'tell more'

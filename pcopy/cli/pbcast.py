@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pcopy.cli.argument_types import rate, taking
 from pcopy.cli.common_options import add_termination, add_told, refuse_what_names_no_file, telling_of
 from pcopy.cli.mistakes import OF_PBCAST
 from pcopy.cli.program import Program
@@ -57,6 +58,7 @@ exit status:
         return BroadcastArguments(
             tuple(files),
             directory,
+            bwlimit=values.bwlimit,
             sync=not values.no_sync,
             fsync=values.fsync,
             dry_run=values.dry_run,
@@ -71,6 +73,8 @@ exit status:
         how.add_argument("--no-sync", action="store_true",
             help="success does not wait until the files are on storage of each host")  # fmt: skip
         how.add_argument("--fsync", action="store_true", help="bring each file to storage before it gets its name")
+        how.add_argument("--bwlimit", metavar="RATE", type=taking(rate), default=0,
+            help="bytes a second that each host gets at most: a SIZE, as in 500M (default: no limit)")  # fmt: skip
         add_termination(how)
         add_told(parser)
 

@@ -156,6 +156,7 @@ class BroadcastArguments(NamedTuple):
 
     files: tuple[bytes, ...]
     directory: bytes
+    bwlimit: int = 0
     sync: bool = True
     fsync: bool = False
     dry_run: bool = False

@@ -136,7 +136,11 @@ class BroadcastPreparation(SummedPreparation):
         self._size = sum(status.st_size for _, status in looked_at)
         self._needed = sum(min(status.st_size, status.st_blocks * 512) for _, status in looked_at)
         options = Options(
-            termination=arguments.termination, sync=arguments.sync, fsync=arguments.fsync, dry_run=arguments.dry_run
+            termination=arguments.termination,
+            sync=arguments.sync,
+            fsync=arguments.fsync,
+            dry_run=arguments.dry_run,
+            bwlimit=arguments.bwlimit,
         )
         self.job = Job(os.urandom(5).hex(), 1, (), options)
 

@@ -57,10 +57,13 @@ class Hosts(NamedTuple):
     def target(self) -> Path:
         return self.place / "d"
 
-    def run(self, number: int, *arguments: Argument, change: str = "", shared: bool = False) -> Completed:
-        """pbcast to ``target``, by a rank on each of so many hosts, which has run the shell commands ``change``."""
+    def run(
+        self, number: int, *arguments: Argument, change: str = "", shared: bool = False, trace: Sequence[str] = ()
+    ) -> Completed:
+        """pbcast to ``target``, by a rank on each of so many hosts, which has run the shell commands ``change``; each
+        has the words of strace before it."""
         env = {"PLACE": str(self.place), "TOLD": str(self.told), "CHANGE": change, "SHARED": "yes" if shared else ""}
-        wrap = [HYDRA, "-n", str(number), "sh", "-c", HOST, "sh"]
+        wrap = [HYDRA, "-n", str(number), "sh", "-c", HOST, "sh", *trace]
         return pbcast(*arguments, self.target, wrap=wrap, env=env, timeout=60)
 
     def has(self, number: int) -> dict[str, str]:
@@ -118,11 +121,9 @@ def test_every_host_gets_all_files(hosts: Hosts, files: list[Path]) -> None:
 def test_the_source_is_read_once(hosts: Hosts, files: list[Path], tmp_path: Path) -> None:
     """Of all ranks only one reads it, and each byte once."""
     require_strace()
-    log = tmp_path / "log"
-    env = {"PLACE": str(hosts.place), "TOLD": str(hosts.told), "CHANGE": "", "SHARED": ""}
-    trace = ["strace", "-ff", "-y", "-qq", "-o", log, "-e", "trace=pread64"]
+    trace = ["strace", "-ff", "-y", "-qq", "-o", str(tmp_path / "log"), "-e", "trace=pread64"]
     large = next(path for path in files if path.name == "large")
-    run = pbcast(large, hosts.target, wrap=[HYDRA, "-n", "3", "sh", "-c", HOST, "sh", *trace], env=env, timeout=60)
+    run = hosts.run(3, large, trace=trace)
     assert run.returncode == 0, show(run)
     read = [
         int(size)
@@ -236,6 +237,26 @@ def test_on_one_host_it_is_a_copy(area: Path, files: list[Path]) -> None:
     assert [found for path in files for found in differences(path, area / "copies" / path.name)] == []
     hollow = (area / "copies/hollow").stat()
     assert hollow.st_blocks * 512 < hollow.st_size
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_no_more_is_read_and_sent_than_it_may(hosts: Hosts, files: list[Path], tmp_path: Path, number: int) -> None:
+    """By the times of the reads: in each second no more than the limit, and what is read at once, as for pcopy."""
+    require_strace()
+    source, limit = files[0].parent / "limited", 2 * MIB
+    source.write_bytes(os.urandom(5 * MIB))
+    trace = ["strace", "-ff", "-qq", "-ttt", "-y", "-o", str(tmp_path / "log"), "-e", "trace=pread64"]
+    run = hosts.run(number, "--bwlimit", "2M", source, trace=trace)
+    assert (run.returncode, run.stderr) == (0, b""), show(run)
+    for host in range(number):
+        assert hosts.has(host) == digests([source])
+    line = rf"^([\d.]+) pread64\(\d+<{re.escape(str(source))}>.* = (\d+)$"
+    reads = [each for file in tmp_path.glob("log.*") for each in re.findall(line, file.read_text(), re.MULTILINE)]
+    moved = sorted((float(at), int(size)) for at, size in reads)
+    assert sum(size for _, size in moved) == 5 * MIB
+    for first, _ in moved:
+        assert sum(size for at, size in moved if first <= at < first + 1) <= 1.35 * limit
+    assert moved[-1][0] - moved[0][0] >= (5 - 0.5) * MIB / limit
 
 
 def test_a_file_that_lies_in_the_directory_is_skipped(area: Path, files: list[Path]) -> None:

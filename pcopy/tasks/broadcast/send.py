@@ -77,8 +77,10 @@ class Outgoing:
         size = 0
         for part in self._parts:
             some.append(part)
-            size += len(part[1])
-            if size >= PIECE or len(some) >= MOST_PARTS:
+            if part[0] == DATA:
+                size += len(part[1])
+                self._rank.throttle.bytes.take(len(part[1]))  # to be paid before the next piece
+            if size >= self._piece or len(some) >= MOST_PARTS:
                 return tuple(some), False
         return tuple(some), True
 
@@ -114,7 +116,7 @@ class Outgoing:
             at = start
             while at < end:
                 with failing("read", on_source=True):
-                    data = os.pread(self._descriptor, min(PIECE, end - at), at)
+                    data = os.pread(self._descriptor, min(self._piece, end - at), at)
                 if not data:
                     raise changed("read", "the file became shorter while it was read")
                 digest.update(data, at)
@@ -124,6 +126,11 @@ class Outgoing:
         if Version.of(status_of(self._descriptor, on_source=True)) != Version.of(status):
             raise changed("read", "the file changed while it was read")
         yield END, digest.value(), size, attributes
+
+    @property
+    def _piece(self) -> int:
+        """Bytes that are sent at once."""
+        return self._rank.throttle.piece(PIECE)
 
     def close(self) -> None:
         """May be called again."""
