@@ -13,7 +13,7 @@ import os
 import time
 from _thread import allocate_lock, start_new_thread
 from _weakref import ref
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 _PATIENCE = 5.0
 """Seconds that a thread has to begin; on a busy machine one takes some hundredths of that."""
@@ -97,3 +97,15 @@ class Beside:
                 del watch
                 return not claim.acquire(blocking=False)
         return True
+
+
+def done_beside(action: Callable[[], object], nap: float) -> Generator[None, None, None]:
+    """Yields until ``action``, which a thread does, is over, every ``nap`` seconds; if none is to be had, it is waited
+    for."""
+    try:
+        thread = Beside(action)
+    except OSError:
+        action()
+        return
+    while not thread.is_over(nap):
+        yield

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from pcopy.cli.argument_types import at_least_0, at_least_1, in_flight, rate, seconds, taking
+from pcopy.cli.argument_types import at_least_0, at_least_1, block_size, in_flight, rate, seconds, taking
 from pcopy.errors import Refused
+from pcopy.signature.algorithms import ALGORITHMS, DEFAULT_ALGORITHM
 from pcopy.text import shown
 
 if TYPE_CHECKING:
@@ -50,6 +51,19 @@ def in_flight_of(values: Namespace) -> int:
             text = "needs the kernel in C, which is not in use here: leave it out"
             raise Refused(f"--in-flight {values.in_flight} {text}")
     return int(values.in_flight)
+
+
+def add_digests(add: Any) -> None:
+    """How what is read is digested; 0 and None where that is not said."""
+    add("--hash", choices=ALGORITHMS, metavar="HOW", default=None,
+        help=f"digest: {DEFAULT_ALGORITHM} (default; finds accidents) or blake3 (withstands forgery)")  # fmt: skip
+    add("--block-size", metavar="SIZE", type=taking(block_size), default=0,
+        help="unit of digests: a power of two of 64K or more (default 4M)")  # fmt: skip
+
+
+def add_max_errors(parser: Any) -> None:
+    parser.add_argument("--max-errors", metavar="N", type=taking(at_least_0), default=0,
+        help="stop after N failed items, with status 75 (default 0: never)")  # fmt: skip
 
 
 def add_termination(parser: Any) -> None:

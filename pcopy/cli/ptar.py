@@ -7,10 +7,12 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pcopy.cli.argument_types import at_least_0, block_size, seconds, taking
+from pcopy.cli.argument_types import at_least_0, seconds, taking
 from pcopy.cli.common_options import (
+    add_digests,
     add_in_flight,
     add_limits,
+    add_max_errors,
     add_ranks,
     add_termination,
     add_told,
@@ -22,7 +24,7 @@ from pcopy.cli.filter_options import add_filters, select_of
 from pcopy.cli.mistakes import OF_PTAR
 from pcopy.cli.program import Program
 from pcopy.errors import Refused
-from pcopy.signature.algorithms import ALGORITHMS, DEFAULT_ALGORITHM
+from pcopy.signature.algorithms import DEFAULT_ALGORITHM
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -184,10 +186,7 @@ exit status:
         add("--signature", metavar="FILE", default=None,
             help="-c: write the signature of PATH, which pverify compares with what was unpacked; -t: that of what the "
             "archive holds, which is read for it")  # fmt: skip
-        add("--hash", choices=ALGORITHMS, metavar="HOW", default=None,
-            help=f"digest: {DEFAULT_ALGORITHM} (default; finds accidents) or blake3 (withstands forgery)")  # fmt: skip
-        add("--block-size", metavar="SIZE", type=taking(block_size), default=0,
-            help="unit of digests: a power of two of 64K or more (default 4M)")  # fmt: skip
+        add_digests(add)
         add("--resume", action="store_true",
             help="-c: go on with the archive that an interrupted run of the same command has left, "
             "if there is one")  # fmt: skip
@@ -199,8 +198,7 @@ exit status:
         add_limits(how)
         add_in_flight(how)
         how.add_argument("--no-sync", action="store_true", help="do not wait until all is on stable storage")
-        how.add_argument("--max-errors", metavar="N", type=taking(at_least_0), default=0,
-            help="stop after N failed items, with status 75 (default 0: never)")  # fmt: skip
+        add_max_errors(how)
         add_termination(how)
         add_told(parser, items=True, each="; and what becomes of each item but directories")
 

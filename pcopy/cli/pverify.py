@@ -10,8 +10,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pcopy.cli.argument_types import block_size, taking
 from pcopy.cli.common_options import (
+    add_digests,
     add_in_flight,
     add_limits,
     add_ranks,
@@ -25,7 +25,6 @@ from pcopy.cli.filter_options import add_filters, select_of
 from pcopy.cli.mistakes import OF_PVERIFY
 from pcopy.cli.program import Program
 from pcopy.errors import REFUSED, Refused
-from pcopy.signature.algorithms import ALGORITHMS, DEFAULT_ALGORITHM
 from pcopy.text import counted
 
 if TYPE_CHECKING:
@@ -125,10 +124,7 @@ exit status:
             help="let --create replace a signature or manifest that is there, and --output a file",
         )
         add("-r", "-R", "--recursive", action="store_true", help="no effect: trees are read whole by default")
-        add("--hash", choices=ALGORITHMS, metavar="HOW", default=None,
-            help=f"digest: {DEFAULT_ALGORITHM} (default; finds accidents) or blake3 (withstands forgery)")  # fmt: skip
-        add("--block-size", metavar="SIZE", type=taking(block_size), default=0,
-            help="unit of digests: a power of two of 64K or more (default 4M)")  # fmt: skip
+        add_digests(add)
         add_compare_options(parser)
         add_filters(parser, done="compared")
         how = parser.add_argument_group("how it is read")

@@ -6,10 +6,10 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pcopy.cli.argument_types import at_least_0, taking
 from pcopy.cli.common_options import (
     add_in_flight,
     add_limits,
+    add_max_errors,
     add_ranks,
     add_termination,
     in_flight_of,
@@ -51,8 +51,7 @@ class TreeProgram(Program):
         if limits:
             add_limits(how, moves=False)
         add_in_flight(how)
-        how.add_argument("--max-errors", metavar="N", type=taking(at_least_0), default=0,
-            help="stop after N failed items, with status 75 (default 0: never)")  # fmt: skip
+        add_max_errors(how)
         add_termination(how)
         return how
 

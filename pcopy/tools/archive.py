@@ -49,10 +49,27 @@ _COUNTED = (
 """Counters that ``--json`` shows, by their names in ``Totals``."""
 
 
-class ArchiveDirector(JobDirector):
-    """The tree is walked, hard links meet, members are laid out and written; then the archive gets its name."""
+class OfArchiveDirector(JobDirector):
+    """An archive is made of what could be read, and unpacked as far as that can be."""
 
-    failed_status = INCOMPLETE
+    def due(self, sums: Totals) -> dict[int, object]:
+        """The phases in their order; each is left out that is false."""
+        raise NotImplementedError
+
+    def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
+        due = self.due(Totals(*totals))
+        return next((later for later, wanted in due.items() if later > phase and wanted), None)
+
+    def _status(self, sums: Totals, halted: Halt | None) -> int:
+        if halted is not None:
+            return STOPPED
+        if sums.found != sums.copied + sums.skipped + sums.failed:
+            return INTERNAL
+        return max(self._settle(self._rank, sums), INCOMPLETE if sums.failed or sums.unsynced else OK)
+
+
+class ArchiveDirector(OfArchiveDirector):
+    """The tree is walked, hard links meet, members are laid out and written; then the archive gets its name."""
 
     def first_tasks(self, phase: int) -> Iterable[Spawn]:
         ranks = range(self._rank.size)
@@ -72,27 +89,19 @@ class ArchiveDirector(JobDirector):
             return [Spawn(phase, encode(SyncArchive()), 0, owner=rank) for rank in ranks]
         return super().first_tasks(phase) if phase >= Phase.SIGN else []
 
-    def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
-        if phase >= Phase.SIGN:
-            return super().next_phase(phase, totals)
-        sums = Totals(*totals)
-        signs = self._rank.signs and not sums.failed
-        due = {
+    def due(self, sums: Totals) -> dict[int, object]:
+        return {
             int(Phase.LINK): sums.for_link,
             TELL: True,
             PLACE: True,
             SYNC: self._job.options.sync,
-            int(Phase.SIGN): signs,
+            int(Phase.SIGN): self._rank.signs and not sums.failed,
         }
-        return next((later for later, wanted in due.items() if later > phase and wanted), None)
 
-    def _status(self, sums: Totals, halted: Halt | None) -> int:
-        """An archive is made of what could be read, too."""
-        if halted is not None:
-            return STOPPED
-        if sums.found != sums.copied + sums.skipped + sums.failed:
-            return INTERNAL
-        return max(self._settle(self._rank, sums), INCOMPLETE if sums.failed else OK)
+    def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
+        if phase >= Phase.SIGN:
+            return JobDirector.next_phase(self, phase, totals)
+        return super().next_phase(phase, totals)
 
 
 class Archiving(RepeatableTool):

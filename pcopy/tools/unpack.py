@@ -7,9 +7,8 @@ import re
 import stat
 from collections.abc import Iterable
 
-from pcopy.engine.messages import Halt
 from pcopy.engine.task import Spawn, Task
-from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
+from pcopy.errors import INCOMPLETE, OK, Refused
 from pcopy.fsio.problem import Problem
 from pcopy.jobs.meant import meant
 from pcopy.report.streams import tell
@@ -27,16 +26,14 @@ from pcopy.tasks.base.job import Job, Root, Totals
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.directories.sync_files import SyncFiles
 from pcopy.text import for_shell, shown
-from pcopy.tools.archive import OfArchive
+from pcopy.tools.archive import OfArchive, OfArchiveDirector
 from pcopy.tools.arguments import ArchiveArguments
-from pcopy.tools.director import JobDirector, RepeatableTool
+from pcopy.tools.director import RepeatableTool
 from pcopy.tools.outputs import check_told, umask_of_user
 
 
-class UnpackDirector(JobDirector):
+class UnpackDirector(OfArchiveDirector):
     """Members are found, their names compared; they are unpacked, linked; directories are finished last."""
-
-    failed_status = INCOMPLETE
 
     def first_tasks(self, phase: int) -> Iterable[Spawn]:
         ranks = range(self._rank.size)
@@ -51,9 +48,8 @@ class UnpackDirector(JobDirector):
             return [Spawn(phase, encode(SyncFiles(None)), 0, owner=rank) for rank in self._rank.leaders]
         return []
 
-    def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
-        sums = Totals(*totals)
-        due = {
+    def due(self, sums: Totals) -> dict[int, object]:
+        return {
             COMPARE: True,
             FOLLOW: True,
             UNPACK: True,
@@ -63,15 +59,6 @@ class UnpackDirector(JobDirector):
             SEAL: sums.for_seal,
             SYNC: self._job.options.sync,
         }
-        return next((later for later, wanted in due.items() if later > phase and wanted), None)
-
-    def _status(self, sums: Totals, halted: Halt | None) -> int:
-        if halted is not None:
-            return STOPPED
-        if sums.found != sums.copied + sums.skipped + sums.failed:
-            return INTERNAL
-        failed = INCOMPLETE if sums.failed or sums.unsynced else OK
-        return max(self._settle(self._rank, sums), failed)
 
 
 class Unpacking(RepeatableTool):

@@ -118,11 +118,6 @@ class Itemizer(NobodyAsks):
         nanoseconds: int = 0,
         change: str = "",
     ) -> None:
-        """An item is settled (the name ``b""``: the directory itself), which is counted elsewhere.
-
-        ``kind`` is its type byte, empty where none is known. For so many ``nanoseconds`` it was copied; 0 where nobody
-        has measured that. ``change``: what of it was changed, in ASCII; of one action all items tell it, or none.
-        """
         columns, name = self._columns(action, place, name)
         columns.names.append(name)
         columns.kinds += kind or b"\0"

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from pcopy.beside import Beside
+from pcopy.beside import done_beside
 from pcopy.fsio.close import let_go
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.temporary import create, remove
@@ -219,13 +219,7 @@ class SyncTarget(OfHost, code=167, doing="syncing the directory of this host"):
             except OSError as error:
                 errors[:] = [Problem.of("syncfs", error)]
 
-        try:
-            thread = Beside(sync)
-        except OSError:  # no thread is to be had: then it is waited for
-            sync()
-        else:
-            while not thread.is_over(NAP):
-                yield None
+        yield from done_beside(sync, NAP)
         for problem in errors:
             result.count(counts.UNSYNCED)
             result.report(target.path, on_host(problem, target.host))

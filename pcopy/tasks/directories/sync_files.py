@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from functools import partial
 
-from pcopy.beside import Beside
+from pcopy.beside import done_beside
 from pcopy.errors import NOT_SYNCED, UNSYNCED
 from pcopy.fsio.close import let_go
 from pcopy.fsio.layout import Target
@@ -176,12 +176,6 @@ def _synced(rank: Rank, descriptor: int, anchor: int) -> Generator[None, None, N
         except Exception as error:  # for the thread that runs tasks
             errors[:] = [error]
 
-    try:
-        thread = Beside(sync)
-    except OSError:  # no thread is to be had: then it is waited for
-        sync()
-    else:
-        while not thread.is_over(NAP):
-            yield
+    yield from done_beside(sync, NAP)
     if errors:
         raise errors[0]

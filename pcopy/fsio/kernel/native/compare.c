@@ -194,7 +194,7 @@ static int compare(struct pairs *pairs, const struct item *one, const struct ite
 static void leave(pk_directory *found, const char *name, int letter, uint64_t inode, uint64_t other)
 {
     found->rows.inode[found->left] = other;
-    pk_leave(found, name, letter, inode);
+    pk_leave(found, name, strlen(name), letter, inode);
 }
 
 /* Goes through both sides by names. -1: there is no memory. */

@@ -131,8 +131,8 @@ typedef struct {
 int pk_open_whole(pk_worker *worker, int around, const char *name);
 int pk_is_directory(pk_worker *worker, int directory, uint64_t inode, uint64_t device);
 int pk_list_all(pk_worker *worker, int directory, char *names, size_t room, int most, pk_all *all);
-/* One more item is left of a directory, with room for it. */
-void pk_leave(pk_directory *found, const char *name, int letter, uint64_t inode);
+/* One more item is left of a directory, with room for its name of so many bytes. */
+void pk_leave(pk_directory *found, const char *name, size_t length, int letter, uint64_t inode);
 /* What an item is goes into a row of the columns that there are. -1 with errno set; EOVERFLOW: these can't hold it. */
 int pk_look_at(int directory, const char *name, int flags, const pk_columns *out, uint32_t row, uint32_t *mode);
 int pk_make_row(pk_worker *worker, pk_batch *batch, uint32_t row);

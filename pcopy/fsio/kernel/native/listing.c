@@ -94,9 +94,8 @@ int pk_list_all(pk_worker *worker, int directory, char *names, size_t room, int 
     return number;
 }
 
-void pk_leave(pk_directory *found, const char *name, int letter, uint64_t inode)
+void pk_leave(pk_directory *found, const char *name, size_t length, int letter, uint64_t inode)
 {
-    const size_t length = strlen(name);
     if (found->left)
         found->names[found->names_size++] = '/';
     memcpy(found->names + found->names_size, name, length);

@@ -159,16 +159,6 @@ static int make_path_room(pk_directory *found, size_t number, size_t size, size_
     return 0;
 }
 
-static void add_directory(pk_directory *found, const char *name, size_t length, uint64_t inode)
-{
-    if (found->left)
-        found->names[found->names_size++] = '/';
-    memcpy(found->names + found->names_size, name, length);
-    found->names_size += length;
-    found->inodes[found->left] = inode;
-    found->kinds[found->left++] = 'd';
-}
-
 static void add_path(pk_directory *found, const char *above, size_t above_size, const char *name, size_t length)
 {
     char *const at = found->text + found->text_size;
@@ -199,7 +189,7 @@ static int tell_paths(pk_worker *worker, pk_batch *batch, uint32_t row, int dire
         switch (kind) {
         case 0: return -1;
         case 'f': sums.files++; break;
-        case 'd': sums.directories++; add_directory(found, name, length, all.inodes[each]); break;
+        case 'd': sums.directories++; pk_leave(found, name, length, 'd', all.inodes[each]); break;
         case 'l': sums.links++; break;
         default: sums.others++;
         }

@@ -174,7 +174,7 @@ static int mend_all(pk_worker *worker, pk_batch *batch, uint32_t row, int direct
         const uint8_t kind = all.kinds[each];
         const int left = mend_item(worker, batch, directory, name, kind, all.inodes[each], &batch->sums[row]);
         if (left || kind == 'd')
-            pk_leave(found, name, left ? '?' : 'd', all.inodes[each]);
+            pk_leave(found, name, (size_t)(next - name) - 1, left ? '?' : 'd', all.inodes[each]);
         name = next;
     }
     return 0;
