@@ -5,6 +5,7 @@ from __future__ import annotations
 import filecmp
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,13 +15,16 @@ from typing import Any
 
 import pytest
 
+from tests.launch.launchers import HYDRA
 from tests.support.archives import MIB, ptar
 from tests.support.command import Argument, pverify, show
 from tests.support.faults import require_strace
 from tests.support.files import noise
 from tests.support.held import held
+from tests.support.preload import compiled
 from tests.support.processes import wait_until
 
+SUPPORT = Path(__file__).parents[1] / "support"
 SOON = ("--resume", "--checkpoint-interval", "0.00001")
 FILES = 975
 STRACE = ("strace", "-f", "-qq", "--seccomp-bpf")
@@ -291,3 +295,22 @@ def test_what_has_its_name_and_is_not_its_own_is_left(tree: Path) -> None:
     assert done.returncode == 2, show(done)
     assert b"something else is called" in done.stderr
     assert os.readlink(tree.parent / name) == "/dev/null"
+
+
+HASTY = '[ "$PMI_RANK" = 0 ] || export LD_PRELOAD=%s; exec "$@"'
+
+
+def test_what_one_rank_records_by_its_own_clock_is_removed(tree: Path, whole: Path) -> None:
+    """For the others the interval has not passed when all is made."""
+    require_strace()
+    pytest.importorskip("mpi4py")
+    script = HASTY % compiled(SUPPORT / "hasty.c", "-shared", "-fPIC")
+    trace = ["strace", "-ff", "-qq", "-o", str(tree.parent / "log"), "-e", "trace=openat"]
+    wrap = [HYDRA, "-n", "2", "sh", "-c", script, "sh", *trace]
+    words = ("--checkpoint-interval", "60", "-f", tree.parent / "a.tar", "-C", tree.parent, "tree")
+    done = ptar("-c", "-q", *words, wrap=wrap)
+    assert done.returncode == 0, show(done)
+    opened = "".join(log.read_text() for log in tree.parent.glob("log.*"))
+    assert {*re.findall(r'"[^"]*-1-(\d)\.made", [^)]*O_CREAT', opened)} == {"1"}
+    assert left(tree.parent) == []
+    assert_same(whole, tree.parent / "a.tar")
