@@ -205,7 +205,6 @@ OF_PTAR = Unknown(
         **dict.fromkeys(("--overwrite", "--unlink-first", "-U"), "what is there is replaced by default; leave it out"),
         **dict.fromkeys(("-P", "--absolute-names"), "names never lead out of DIR; write -C DIR"),
         **dict.fromkeys(("-h", "--dereference"), "symbolic links are archived as such"),
-        "--dry-run": "-t lists an archive",
         **dict.fromkeys(("-a", "--auto-compress"), "the name says nothing here: write -z or --zstd"),
         **dict.fromkeys(("-O", "--to-stdout"), "ptar unpacks into directories; use tar"),
         **dict.fromkeys(("--owner", "--group", "--mode"), "members are as the files are; use tar"),

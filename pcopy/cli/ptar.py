@@ -135,6 +135,7 @@ exit status:
             oplimit=values.oplimit,
             numeric_owner=values.numeric_owner,
             strip_components=values.strip_components,
+            dry_run=values.dry_run,
         )
         return ArchiveArguments(
             os.fsencode(values.file),
@@ -187,6 +188,8 @@ exit status:
             help="-c: write the signature of PATH, which pverify compares with what was unpacked; -t: that of what the "
             "archive holds, which is read for it")  # fmt: skip
         add_digests(add)
+        add("--dry-run", action="store_true",
+            help="-c and -x: list what would be archived or unpacked; change nothing")  # fmt: skip
         add("--resume", action="store_true",
             help="-c: go on with the archive that an interrupted run of the same command has left, "
             "if there is one")  # fmt: skip
@@ -252,6 +255,8 @@ def _refuse_useless(values: Namespace, mode: str) -> None:
         raise Refused("--signature goes with -c and -t: leave it out; pverify tells what was unpacked; see ptar --help")
     if values.resume and values.compress_as:
         raise Refused(f"--resume: an archive that is compressed is made in one go; leave out --{values.compress_as}")
+    if values.dry_run and mode == "list":
+        raise Refused("--dry-run goes with -c and -x, for -t changes nothing: leave it out; see ptar --help")
     if values.resume and values.no_sync:
         raise Refused("--resume goes on with what is on storage; leave out --no-sync")
 

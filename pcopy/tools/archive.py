@@ -29,16 +29,19 @@ from pcopy.tasks.archive.gather import DescribeRoot, Gathering
 from pcopy.tasks.archive.made import PieceRecords
 from pcopy.tasks.archive.phases import PLACE, SYNC, TELL
 from pcopy.tasks.archive.sync_archive import SyncArchive
+from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.codec import encode
-from pcopy.tasks.base.job import Job, Root, Totals
+from pcopy.tasks.base.itemized import Itemized
+from pcopy.tasks.base.job import Job, Root, Sink, Totals
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.listed.hand_out import HandOut
 from pcopy.text import counted, shown
 from pcopy.tools.arguments import ArchiveArguments
 from pcopy.tools.director import JobDirector, RepeatableTool
-from pcopy.tools.ending import SummedPreparation
+from pcopy.tools.ending import LinesOfItems, SummedPreparation, told_beside_lines
 from pcopy.tools.outputs import check_outputs, umask_of_user, write_result
+from pcopy.tools.space import free_on
 from pcopy.tools.summary import summary_values, sums_lines
 from pcopy.units import show_seconds, show_size
 
@@ -137,16 +140,44 @@ class OfArchive(SummedPreparation):
     program, incomplete = "ptar", "some items failed"
     done: str
 
+    def __init__(self, arguments: ArchiveArguments) -> None:
+        telling, dry_run = arguments.telling, arguments.options.dry_run
+        if dry_run:
+            telling = told_beside_lines(telling)
+        super().__init__(arguments.ranks, arguments.in_flight, telling, dry_run=dry_run)
+        self.arguments = arguments
+        self.lists = dry_run and not (telling.json or telling.quiet)
+        """Does standard output get a line for each item that would be there?"""
+
+    def sink(self, screen: Sink) -> Sink:
+        return super().sink(LinesOfItems(screen, _is_made) if self.lists else screen)
+
     def summary(self, ended: Ended, seconds: float, ranks: int) -> dict[str, object]:
         values = summary_values(ended.totals, _COUNTED, seconds, ranks, ended.status)
-        return {**values, "archive": shown(self.job.options.archive_file)}
+        return {**values, "archive": shown(self.job.options.archive_file), "dry_run": self.dry_run}
 
     def lines(self, ended: Ended, seconds: float, ranks: int) -> Iterator[str]:
-        totals = ended.totals
-        yield from sums_lines(totals, self.done, "left out")
+        totals, ways = ended.totals, counted(ranks, "rank", "ranks")
+        yield from sums_lines(totals, f"would be {self.done}" if self.dry_run else self.done, "left out")
+        if self.dry_run:
+            yield from self._room(totals)
+            yield f"nothing was changed (--dry-run): {show_seconds(seconds)} with {ways}"
+            return
         rate = totals.bytes / seconds if seconds > 0 else 0.0
-        size, ways = show_size(totals.bytes), counted(ranks, "rank", "ranks")
-        yield f"{size} in {show_seconds(seconds)}: {show_size(rate)}/s with {ways}"
+        yield f"{show_size(totals.bytes)} in {show_seconds(seconds)}: {show_size(rate)}/s with {ways}"
+
+    def _room(self, totals: Totals) -> Iterator[str]:
+        directory, needed = self.job.roots[0].target, self.needed(totals)
+        try:
+            free = free_on(directory).bytes
+        except OSError:
+            return
+        lack = f", and {show_size(needed)} are needed" if needed > free else ""
+        yield f"  free on {shown(directory)}: {show_size(free)}{lack}"
+
+    def needed(self, totals: Totals) -> int:
+        """Bytes of what would be made, as far as that is known."""
+        return totals.bytes
 
 
 class ArchivePreparation(OfArchive):
@@ -154,8 +185,8 @@ class ArchivePreparation(OfArchive):
 
     def __init__(self, arguments: ArchiveArguments) -> None:
         """Raises ``Refused``; nothing is touched."""
-        super().__init__(arguments.ranks, arguments.in_flight, arguments.telling)
-        self.arguments = arguments
+        super().__init__(arguments)
+        self._size = 0
         self._found: str | None = None
         self._there: tuple[int, int] | None = None
         archive = _archive_to_make(arguments.archive)
@@ -168,7 +199,8 @@ class ArchivePreparation(OfArchive):
         signs = bool(arguments.options.signature)
         if signs and len(roots) > 1:
             raise Refused("--signature describes one PATH: archive the directory that holds them all")
-        options = arguments.options._replace(umask=umask_of_user(), itemize=self.telling.itemizes, archive_file=archive)
+        itemize = self.telling.itemizes or self.lists
+        options = arguments.options._replace(umask=umask_of_user(), itemize=itemize, archive_file=archive)
         check_outputs(() if self._listed else roots, options, arguments.telling, copies=False)
         check_compression(options.compress_as, options.block_size if signs else 0)
         name = job_name(archive)
@@ -176,6 +208,8 @@ class ArchivePreparation(OfArchive):
         self._left = left_by(os.path.dirname(archive), name)
         own = tuple(_own(roots, (archive, archive + SUFFIX, *self._left)))
         listed = path_of(self._listed) if self._listed else b""
+        if options.dry_run:
+            options = options._replace(signature=b"", hash="", sync=False, resumes=False)
         self.job = Job(name, 1, roots, options, copies=False, own=own, listed=listed)
 
     def announce(self) -> None:
@@ -198,7 +232,9 @@ class ArchivePreparation(OfArchive):
     def settle(self, rank: Rank, totals: Totals) -> int:
         """The archive gets its name."""
         archive, layout, options = rank.own(ArchiveFile), rank.own(Placement), self.job.options
-        self._there = layout.there
+        self._there, self._size = layout.there, layout.size
+        if options.dry_run:
+            return OK
         name = os.path.basename(options.archive_file)
         try:
             if options.compress_as:
@@ -227,6 +263,9 @@ class ArchivePreparation(OfArchive):
         if trouble:
             self.remarks.append(trouble)
         return INCOMPLETE if trouble else OK
+
+    def needed(self, totals: Totals) -> int:
+        return 0 if self.job.options.compress_as else self._size
 
     def _write_index(self, rank: Rank, layout: Placement, status: os.stat_result) -> None:
         """Where there is more than one part to find; an older index goes in any case."""
@@ -272,6 +311,10 @@ class ArchivePreparation(OfArchive):
             number, pieces = self._there
             of_all = f"{number:,} of {counted(pieces, 'piece', 'pieces')} of the archive"
             yield f"went on: {of_all} were there, whole or in part"
+
+
+def _is_made(items: Itemized) -> bool:
+    return items.action in (Action.COPY, Action.REPLACE)
 
 
 def _compression_of(path: bytes) -> str:

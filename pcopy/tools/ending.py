@@ -9,17 +9,37 @@ import json
 import sys
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED
 from pcopy.launch.tool import Ended, Preparation
 from pcopy.launch.watch.signals import told
 from pcopy.report.screen import Telling
 from pcopy.report.streams import tell
-from pcopy.tasks.base.job import Totals
+from pcopy.tasks.base.itemized import Itemized
+from pcopy.tasks.base.job import InFront, Sink, Totals
 from pcopy.text import counted
 from pcopy.tools.arguments import VerifyArguments
 from pcopy.tools.selecting import nothing_selected
+
+
+class LinesOfItems(InFront):
+    """Prints a line for each item that would be made or changed."""
+
+    def __init__(self, sink: Sink, is_listed: Callable[[Itemized], bool]) -> None:
+        super().__init__(sink)
+        self._is_listed = is_listed
+
+    def items(self, items: Sequence[Itemized]) -> None:
+        for each in filter(self._is_listed, items):
+            sys.stdout.write("".join(f"{item}\n" for item in each.each()))
+        super().items(items)
+
+
+def told_beside_lines(telling: Telling) -> Telling:
+    """Of a dry run, whose lines on standard output would go through a bar, and be there twice."""
+    progress = "none" if sys.stdout.isatty() and telling.progress in ("auto", "bar") else telling.progress
+    return telling._replace(verbose=min(telling.verbose, 1), progress=progress)
 
 
 class SummedPreparation(Preparation):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,11 +14,11 @@ from pcopy.jobs.paths import source_of
 from pcopy.jobs.spool import spool_in
 from pcopy.launch.tool import Ended
 from pcopy.tasks.base.itemized import Itemized
-from pcopy.tasks.base.job import Failure, InFront, Job, Root, Sink, Totals
+from pcopy.tasks.base.job import Failure, Job, Root, Sink, Totals
 from pcopy.tasks.base.rank import Rank
 from pcopy.text import shown
 from pcopy.tools.arguments import TreeArguments
-from pcopy.tools.ending import SummedPreparation
+from pcopy.tools.ending import LinesOfItems, SummedPreparation, told_beside_lines
 from pcopy.tools.outputs import check_told
 
 if TYPE_CHECKING:
@@ -35,9 +34,8 @@ class TreePreparation(SummedPreparation):
     def __init__(self, tree: TreeArguments) -> None:
         telling = tree.telling
         dry_run = tree.options.dry_run
-        if dry_run:  # standard output has the lines: they would go through a bar, and be there twice
-            progress = "none" if sys.stdout.isatty() and telling.progress in ("auto", "bar") else telling.progress
-            telling = telling._replace(verbose=min(telling.verbose, 1), progress=progress)
+        if dry_run:
+            telling = told_beside_lines(telling)
         super().__init__(tree.ranks, tree.in_flight, telling, dry_run=dry_run)
         self.tree = tree
         self._missing: list[Failure] = []
@@ -101,7 +99,7 @@ class TreePreparation(SummedPreparation):
         """It is told of the paths that are not there."""
         if self._missing:
             screen.failures(self._missing)
-        return super().sink(_Listing(screen, self.is_listed) if self.lists else screen)
+        return super().sink(LinesOfItems(screen, self.is_listed) if self.lists else screen)
 
     def settle(self, rank: Rank, totals: Totals) -> int:
         return INCOMPLETE if self._missing else OK
@@ -127,16 +125,3 @@ def _above(path: bytes) -> Iterator[bytes]:
 def _not_there(path: bytes, error: OSError) -> Failure:
     advice = meant(path) if error.errno == errno.ENOENT else ""
     return Failure(path, "stat", error.errno or errno.EIO, advice)
-
-
-class _Listing(InFront):
-    """Prints what would be changed."""
-
-    def __init__(self, sink: Sink, is_listed: Callable[[Itemized], bool]) -> None:
-        super().__init__(sink)
-        self._is_listed = is_listed
-
-    def items(self, items: Sequence[Itemized]) -> None:
-        for each in filter(self._is_listed, items):
-            sys.stdout.write("".join(f"{item}\n" for item in each.each()))
-        super().items(items)

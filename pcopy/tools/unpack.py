@@ -82,14 +82,14 @@ class UnpackPreparation(OfArchive):
 
     def __init__(self, arguments: ArchiveArguments) -> None:
         """Raises ``Refused``; nothing is touched."""
-        super().__init__(arguments.ranks, arguments.in_flight, arguments.telling)
-        self.arguments = arguments
+        super().__init__(arguments)
         archive, self._stream = archive_to_read(arguments, "-x")
         root = _target(arguments.directory)
         check_told(self.telling, (root,), "is unpacked into")
         options = arguments.options._replace(
             umask=umask_of_user(),
-            itemize=self.telling.itemizes,
+            itemize=self.telling.itemizes or self.lists,
+            sync=arguments.options.sync and not self.dry_run,
             archive_file=archive,
             archive_version=version_of(os.stat(archive)),
             members=arguments.paths,

@@ -88,7 +88,8 @@ class PlacePieces(Note, code=136, doing="laying out the archive", is_note=False)
     def run(self, rank: Rank, result: Result) -> Steps:
         layout = rank.own(Placement)
         try:
-            _make(rank, layout)
+            if not rank.options.dry_run:
+                _make(rank, layout)
         except Problem as problem:
             rank.stop(f"the archive cannot be made: {problem.operation}: {problem.strerror}")
             return
@@ -110,7 +111,7 @@ class PlacePieces(Note, code=136, doing="laying out the archive", is_note=False)
         layout.end = at
         layout.size = filled_up(at + 2 * BLOCK, RECORD)
         try:
-            if not rank.options.compress_as:
+            if not (rank.options.compress_as or rank.options.dry_run):
                 _set_end(rank, layout)
         except Problem as problem:
             rank.stop(f"the archive cannot be made: {problem.operation}: {problem.strerror}")

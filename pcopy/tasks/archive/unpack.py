@@ -26,6 +26,7 @@ from pcopy.fsio.source import status_of
 from pcopy.signature.items import type_of
 from pcopy.tasks.archive.extracting import Extracting
 from pcopy.tasks.archive.finish_members import finish_later
+from pcopy.tasks.archive.foresee import foresee_unpacked
 from pcopy.tasks.archive.found_members import FoundMembers, InDirectory
 from pcopy.tasks.archive.link_members import LinkMembers
 from pcopy.tasks.archive.make_members import make_plain
@@ -115,6 +116,9 @@ class ExtractMembers(Kind, code=146, doing="unpacking", is_note=False):
         if rivals and rivals.concern(path, plain.names, members):
             members = list(_allowed(rivals, [*members, *plain.members(path)], result))
             plain = NO_ROWS
+        if rank.options.dry_run:
+            foresee_unpacked(rank, result, [*members, *plain.members(path)])
+            return
         if not members and not plain:
             return
         is_told = bool(members) and not members[0].name

@@ -14,6 +14,7 @@ from pcopy.archive.member import FILE, filled_up
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.archive.archive_file import ArchiveFile
 from pcopy.tasks.archive.described import described_in, size_in
+from pcopy.tasks.archive.foresee import foresee_archived
 from pcopy.tasks.archive.frames import Frames
 from pcopy.tasks.archive.made import PieceRecords, digest_of
 from pcopy.tasks.archive.piece_writer import ArchivedPlain, PieceWriter, PlacedPiece, is_large, place_of
@@ -46,7 +47,9 @@ class WriteMembers(Kind, code=138, doing="writing members", is_note=False):
         packed: list[tuple[int, int, list[bytes]]] = marshal.loads(self.pieces)
         pieces = [PlacedPiece(offset, size, [opened(value) for value in values]) for offset, size, values in packed]
         try:
-            if self.number < 0:
+            if rank.options.dry_run:
+                foresee_archived(writer, pieces)
+            elif self.number < 0:
                 missing = [*self._missing(rank, result, writer, pieces)]
                 plain = yield from writer.plain(piece for piece, _ in missing)
                 for piece, key in missing:

@@ -1,0 +1,56 @@
+"""``ptar --dry-run``: what would become of the members that were found. Nothing is made, and no contents are read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from pcopy.archive.member import FILE, LINK
+from pcopy.fsio.problem import Problem
+from pcopy.signature.items import FILE as FILE_TYPE
+from pcopy.signature.items import type_of
+from pcopy.tasks.archive.described import described_in
+from pcopy.tasks.archive.piece_writer import PieceWriter, PlacedPiece
+from pcopy.tasks.archive.to_unpack import ToUnpack, place_of
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import HARD_LINK, Action
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result, Tried
+
+
+def foresee_archived(writer: PieceWriter, pieces: Iterable[PlacedPiece]) -> None:
+    """Counts what the pieces would hold."""
+    for piece in pieces:
+        for run in piece.runs:
+            if not isinstance(run, bytes):
+                writer.plain_are_there(run, [b""] * len(run))
+                continue
+            described = described_in(run)
+            if described.member.kind == FILE:
+                writer.archived(described, b"")
+            else:
+                writer.other(described)
+
+
+def foresee_unpacked(rank: Rank, result: Result, members: Iterable[ToUnpack]) -> None:
+    for each in members:
+        member, place = each.member, place_of(each.path)
+        if each.trouble:
+            problem = Problem("extract", 0, text=each.trouble)
+            result.fail(place, each.name, problem, member.size, retry=Tried.NEVER)
+            continue
+        kind = {FILE: FILE_TYPE, LINK: HARD_LINK}.get(member.kind) or type_of(member.st_mode)
+        result.count(counts.HARDLINKS if member.kind == LINK else counts.of_kind(kind))
+        if member.kind == FILE:
+            result.count(counts.BYTES, member.size)
+        action = Action.REPLACE if _is_there(rank, each) else Action.COPY
+        result.items.did(action, place, each.name, kind, member.size if member.kind == FILE else 0)
+
+
+def _is_there(rank: Rank, each: ToUnpack) -> bool:
+    """Has something its name now? Directories that are there stay."""
+    try:
+        os.stat(each.name, dir_fd=rank.targets[0].open(each.path), follow_symlinks=False)
+    except (OSError, Problem):
+        return False
+    return bool(each.name)

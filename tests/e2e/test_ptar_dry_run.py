@@ -1,0 +1,122 @@
+"""``ptar --dry-run`` lists what would be archived or unpacked, and changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.archives import MIB, made_of, member, ptar, small_file_system
+from tests.support.command import show
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    tree = tmp_path / "tree"
+    for number in range(300):
+        file = tree / f"{number % 7}/{number % 5}/file {number}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"x" * (number**2))
+    (tree / "empty").touch()
+    os.mkfifo(tree / "fifo")
+    (tree / "large").write_bytes(b"x" * (9 * MIB))
+    os.link(tree / "large", tree / "another name")
+    (tree / "to").symlink_to("nowhere")
+    return tree
+
+
+def all_of(place: Path) -> bytes:
+    """Whatever can change, but when it was read."""
+    words = ["find", str(place), "-printf", "%p %y %i %n %m %U %G %s %T@ %C@ %l\\0"]
+    return b"\0".join(sorted(subprocess.run(words, check=True, capture_output=True).stdout.split(b"\0")))
+
+
+def listed(stdout: bytes) -> dict[str, str]:
+    """What would be done, by path."""
+    lines = stdout.decode().splitlines()
+    return {path: word for word, _, path in (line.partition(" ") for line in lines) if word in ("copy", "replace")}
+
+
+@pytest.mark.parametrize("words", [(), ("--zstd",), ("--signature", "tree.sig", "--resume")])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_archiving(ranks: int, words: tuple[str, ...], tree: Path) -> None:
+    if "--zstd" in words:
+        pytest.importorskip("zstandard")
+    around = tree.parent
+    before = all_of(around)
+    run = ptar("-c", "-f", "a.tar", "--dry-run", "--exclude", "empty", *words, "tree", cwd=around, ranks=ranks)
+    assert (run.returncode, run.stderr) == (0, b""), show(run)
+    assert all_of(around) == before
+    find = ["find", "tree", "!", "-type", "d", "!", "-path", "tree/empty"]
+    found = subprocess.run(find, cwd=around, check=True, capture_output=True, text=True)
+    assert sorted(listed(run.stdout)) == sorted(found.stdout.splitlines())
+    real = ptar("-c", "-q", "--json", "-f", "a.tar", "--exclude", "empty", "tree", cwd=around, ranks=2)
+    again = ptar("-c", "-f", "a.tar", "--dry-run", "--json", "--exclude", "empty", *words, "tree", cwd=around)
+    told, wanted = json.loads(again.stdout), json.loads(real.stdout)
+    same = (
+        "found",
+        "files",
+        "directories",
+        "symlinks",
+        "special",
+        "hardlinks",
+        "bytes",
+        "skipped",
+        "failed",
+        "archive",
+    )
+    assert [told[key] for key in same] == [wanted[key] for key in same]
+    assert (told["dry_run"], wanted["dry_run"]) == (True, False)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_unpacking(ranks: int, tree: Path, tmp_path: Path) -> None:
+    subprocess.run(["tar", "--format=pax", "-cf", "a.tar", "tree"], cwd=tmp_path, check=True)
+    out = tmp_path / "out"
+    (out / "tree").mkdir(parents=True)
+    (out / "tree/large").write_bytes(b"mine")
+    (out / "tree/to").symlink_to("elsewhere")
+    before = all_of(out)
+    run = ptar("-x", "-f", tmp_path / "a.tar", "-C", out, "--dry-run", cwd=tmp_path, ranks=ranks)
+    assert (run.returncode, run.stderr) == (0, b""), show(run)
+    assert all_of(out) == before
+    names = subprocess.run(["tar", "-tf", tmp_path / "a.tar"], check=True, capture_output=True).stdout.splitlines()
+    told = listed(run.stdout)
+    assert len(told) == len(names)
+    assert {path for path, word in told.items() if word == "replace"} == {f"{out}/tree/large", f"{out}/tree/to"}
+    words = ("-x", "--json", "-f", tmp_path / "a.tar", "-C", out)
+    foreseen = json.loads(ptar(*words, "--dry-run", cwd=tmp_path, ranks=ranks).stdout)
+    done = json.loads(ptar(*words, cwd=tmp_path, ranks=ranks).stdout)
+    same = ("found", "files", "directories", "symlinks", "special", "hardlinks", "bytes", "skipped", "failed")
+    assert [foreseen[key] for key in same] == [done[key] for key in same]
+
+
+def test_what_would_fail_has_failed(tmp_path: Path) -> None:
+    archive = made_of(tmp_path / "a.tar", [member("../out"), member("in"), member("twice"), member("twice", b"last")])
+    (tmp_path / "to").mkdir()
+    run = ptar("-x", "--dry-run", "-f", archive, "-C", tmp_path / "to", cwd=tmp_path)
+    assert run.returncode == 1 and b"../out" in run.stderr, show(run)
+    assert sorted(listed(run.stdout)) == [f"{tmp_path}/to/in", f"{tmp_path}/to/twice"]
+    assert b"4 found = 2 would be unpacked + 1 left out + 1 failed" in run.stdout
+    assert not os.listdir(tmp_path / "to")
+
+
+def test_tells_how_much_room_is_needed(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(os.urandom(3 * MIB))
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        archive.add(tmp_path / "large", "large")
+    with small_file_system(tmp_path / "small", 2) as small:
+        for words in (("-c", "-f", small / "b.tar", "large"), ("-x", "-f", "a.tar", "-C", small)):
+            run = ptar("--dry-run", *words, cwd=tmp_path)
+            assert run.returncode == 0 and b"MiB are needed" in run.stdout, show(run)
+            assert not os.listdir(small)
+
+
+def test_a_list_needs_none(tmp_path: Path) -> None:
+    made_of(tmp_path / "a.tar", [member("in")])
+    run = ptar("-t", "--dry-run", "-f", "a.tar", cwd=tmp_path)
+    assert run.returncode == 2 and run.stderr.startswith(b"ptar: --dry-run goes with -c and -x"), show(run)
