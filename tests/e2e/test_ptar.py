@@ -141,6 +141,7 @@ def test_the_bytes_do_not_depend_on_the_ranks(tree: Path, archive: Path, tmp_pat
 
 def test_many_files_of_a_random_tree(tmp_path: Path, place: Path) -> None:
     random_tree(tmp_path / "tree", 7, files=60, directories=12, largest=5 * MIB, privileged=is_root())
+    subprocess.run(["find", tmp_path / "tree", "-type", "s", "-delete"], check=True)  # which no archive holds
     done = ptar("-cf", tmp_path / "a.tar", "-C", tmp_path, "tree", ranks=3)
     assert done.returncode == 0, show(done)
     by_ptar(tmp_path / "a.tar", place)
