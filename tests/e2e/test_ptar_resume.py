@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import filecmp
 import json
 import os
 import re
@@ -19,7 +18,7 @@ from tests.launch.launchers import HYDRA
 from tests.support.archives import MIB, ptar
 from tests.support.command import Argument, pverify, show
 from tests.support.faults import require_strace
-from tests.support.files import noise
+from tests.support.files import noise, same_contents
 from tests.support.held import held
 from tests.support.preload import compiled
 from tests.support.processes import wait_until
@@ -98,7 +97,7 @@ def left(place: Path) -> list[str]:
 
 
 def assert_same(one: Path, other: Path) -> None:
-    assert filecmp.cmp(one, other, shallow=False), f"{one} and {other} differ"
+    assert same_contents(one, other), f"{one} and {other} differ"
 
 
 @pytest.mark.parametrize(("ranks", "calls", "then"), [(1, 20, 3), (3, 4, 3), (3, 6, 1)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import filecmp
 import os
 import signal
 import time
@@ -16,6 +15,7 @@ import pytest
 from pcopy.cli.pcopy import PCOPY
 from tests.support.command import Argument, succeed
 from tests.support.faults import slowed
+from tests.support.files import same_contents
 from tests.support.processes import Run, background, wait_for_temporary, wait_until
 from tests.support.walk import temporaries
 
@@ -85,7 +85,7 @@ def test_a_stopped_job_goes_on(area: Path, source: Path, number: signal.Signals,
     assert err.decode().splitlines()[-1] == f"pcopy: to go on: pcopy --resume {job}"
     assert all(f".pcopy-{job}-" in os.fsdecode(path) for path in temporaries(os.fsencode(copy)))
     succeed("--resume", job, env=state)
-    assert filecmp.cmp(source, copy / "source", shallow=False)
+    assert same_contents(source, copy / "source")
     assert temporaries(os.fsencode(copy)) == []
     assert os.listdir(area / "state/pcopy") == []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import filecmp
 import os
 import re
 import signal
@@ -18,6 +17,7 @@ from tests.launch.failing import BUG
 from tests.launch.launchers import NAMES, Launchers, ranks_of, told
 from tests.support.command import Argument, Completed, command, show, succeed, summary
 from tests.support.faults import Fault, require_strace
+from tests.support.files import same_contents
 from tests.support.oracle import differences
 from tests.support.processes import Run, background, wait_for_temporary, wait_until
 
@@ -157,7 +157,7 @@ def assert_left(area: Path, large: Path, kept: bool) -> None:
         return
     succeed("--resume", env={"XDG_STATE_HOME": str(area / "state")})
     assert os.listdir(area / "copy") == [large.name]
-    assert filecmp.cmp(large, area / "copy" / large.name, shallow=False)
+    assert same_contents(large, area / "copy" / large.name)
     assert os.listdir(area / "state/pcopy") == []
 
 
@@ -208,7 +208,7 @@ def test_a_killed_rank_ends_the_job(launchers: Launchers, area: Path, large: Pat
         assert time.monotonic() - begun < GRACE
         assert run.survivors() == []
     copy = area / "copy" / large.name
-    assert not copy.exists() or filecmp.cmp(large, copy, shallow=False)  # the others may have finished it
+    assert not copy.exists() or same_contents(large, copy)  # the others may have finished it
 
 
 @pytest.mark.in_turn(1)

@@ -5,13 +5,12 @@ The rules are written down here once more, from the user's view; nothing of pcop
 
 from __future__ import annotations
 
-import filecmp
 import os
 import shutil
 import stat
 from pathlib import Path
 
-from tests.support.files import NOW, write
+from tests.support.files import NOW, same_contents, write
 
 SECOND = 10**9
 LARGE = 6 << 20
@@ -98,4 +97,4 @@ def _word(path: bytes, copy: bytes, policy: str) -> str:
 def _hold_the_same(one: bytes, other: bytes) -> bool:
     if os.path.islink(one):
         return os.readlink(one) == os.readlink(other)
-    return filecmp.cmp(one, other, shallow=False)
+    return same_contents(one, other)
