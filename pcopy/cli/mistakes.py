@@ -113,6 +113,7 @@ _LISTS = {
 OF_PRM = Unknown(
     "prm",
     {
+        "--bwlimit": "no contents are moved; --oplimit N limits operations",
         "-d": "empty directories are removed by default; leave it out",
         **dict.fromkeys(("-i", "-I", "--interactive"), "prm asks once; leave it out; drm's -i LIST is --from LIST"),
         "--input": "write --from LIST, as pwalk writes it",
@@ -129,6 +130,7 @@ _A_MODE = "is a mode of chmod: write who it is for, as in a-w, or --mode=-w"
 OF_PCHMOD = Unknown(
     "pchmod",
     {
+        "--bwlimit": "no contents are moved; --oplimit N limits operations",
         **dict.fromkeys(("-r", "-w", "-x", "-X", "-s", "-t", "-rwx", "-rx", "-rw", "-wx"), _A_MODE),
         **dict.fromkeys(("-c", "--changes"), "write -vv; the summary counts what was changed"),
         **dict.fromkeys(("-f", "--silent"), "write -q; errors are always shown"),
@@ -218,6 +220,9 @@ OF_PTAR = Unknown(
 OF_PWALK = Unknown(
     "pwalk",
     {
+        "--bwlimit": "no contents are moved; --oplimit N limits operations",
+        "--dry-run": "pwalk changes nothing; leave it out",
+        "--log": "write --output FILE",
         **dict.fromkeys(
             ("-L", "-H", "--follow"), "symbolic links are not followed; for one of them write its name and /"
         ),
