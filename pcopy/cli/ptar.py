@@ -65,8 +65,23 @@ exit status:
     def _run(self, words: Sequence[str], streams: Streams) -> int:
         self._mode = _modes_in(words)
         if self._mode == "t" and self.early_answer(words) is None and "--show-config" not in words:
-            return self._list(words, streams)
+            if not self._is_proved(words):
+                return self._list(words, streams)
+            streams.answers = True
         return super()._run(words, streams)
+
+    def _is_proved(self, words: Sequence[str]) -> bool:
+        from pcopy.errors import PcopyError
+
+        if not any(word.startswith("--signature") for word in map(os.fsdecode, words)):
+            return False
+        try:
+            arguments = self.parse(words)
+        except PcopyError:  # which is told where names are
+            return False
+        from pcopy.tools.prove_archive import is_proved
+
+        return is_proved(arguments)
 
     def _list(self, words: Sequence[str], streams: Streams) -> int:
         """Names need no ranks."""
@@ -93,6 +108,10 @@ exit status:
             from pcopy.tools.unpack import UNPACKING, UnpackPreparation
 
             return Command(UNPACKING, lambda words: self.parse(words, UnpackPreparation))
+        if self._mode == "t":
+            from pcopy.tools.prove_archive import PROVING, ProvePreparation
+
+            return Command(PROVING, lambda words: self.parse(words, ProvePreparation))
         from pcopy.tools.archive import ARCHIVING, ArchivePreparation
 
         return Command(ARCHIVING, lambda words: self.parse(words, ArchivePreparation))

@@ -15,21 +15,17 @@ from operator import itemgetter
 from typing import BinaryIO
 
 from pcopy import __version__
-from pcopy.archive.member import DIRECTORY, FILE, LINK, SYMLINK, Unsafe, safe_path
-from pcopy.archive.reader import FoundMember, Read
-from pcopy.fsio.problem import Problem
-from pcopy.named import NamedTuple
+from pcopy.archive.member import DIRECTORY, LINK, Unsafe, safe_path
+from pcopy.archive.reader import FoundMember
 from pcopy.signature import items
 from pcopy.signature.algorithms import Algorithm
 from pcopy.signature.manifest import order_key
 from pcopy.signature.signature_file import Signature
 from pcopy.signature.sorting import ExternalSorter
-from pcopy.signature.tree import ContentHasher, content_root
+from pcopy.tasks.archive.member_digests import ItemInArchive
 from pcopy.tasks.sign.children import Tally
 from pcopy.text import shown
 
-_PIECE = 1 << 20
-"""Bytes that are read at once."""
 _END = b"\0"
 _SPECIAL = b""
 """Stands for the types that are counted together."""
@@ -40,45 +36,18 @@ class Contradiction(ValueError):
     """What the archive holds is no tree."""
 
 
-class Ahead:
-    """Reads what stands close together with few calls."""
-
-    def __init__(self, read: Read) -> None:
-        self._read = read
-        self._data, self._start = b"", 0
-
-    def read(self, offset: int, size: int) -> bytes:
-        """As ``pcopy.archive.reader.Read``."""
-        at = offset - self._start
-        if at < 0 or at + size > len(self._data):
-            self._data, self._start, at = self._read(offset, max(size, _PIECE)), offset, 0
-        return self._data[at : at + size]
-
-
-class _Item(NamedTuple):
-    """What has a name from the place ``at`` of the archive on: its type byte, size and digest."""
-
-    at: int
-    kind: bytes
-    size: int
-    digest: bytes
-
-    @classmethod
-    def unpacked(cls, packed: bytes) -> _Item:
-        return cls(*marshal.loads(packed))
-
-
 class ArchiveSignature:
-    def __init__(self, read: Read, algorithm: Algorithm, block_size: int, open_spool: Callable[[], BinaryIO]) -> None:
-        self._read, self._algorithm, self._block_size = read, algorithm, block_size
+    def __init__(self, algorithm: Algorithm, block_size: int, open_spool: Callable[[], BinaryIO]) -> None:
+        self._algorithm, self._block_size = algorithm, block_size
         self._found, self._links, self._linked = (ExternalSorter(open_spool) for _ in range(3))
         self._targets: dict[bytes, tuple[bytes, int]] = {}
         """What has the contents of each link, before which place of the archive."""
         self._top: bytes | None = None
         """The first member, as long as all others lie below it."""
 
-    def take(self, found: FoundMember) -> None:
-        """The next member. Raises ``Contradiction`` and ``Problem``, and then has not taken it."""
+    def take(self, found: FoundMember, item: ItemInArchive | None) -> None:
+        """The next member, and what it becomes, unless it is a hard link. Raises ``Contradiction``, and then has not
+        taken it."""
         member = found.member
         try:
             path = safe_path(member.name)
@@ -95,43 +64,12 @@ class ArchiveSignature:
                 self._targets[path] = target, before
         else:
             self._targets.pop(path, None)
-            self._found.add(order_key(path), marshal.dumps(tuple(self._item(found))))
+            assert item is not None
+            self._found.add(order_key(path), marshal.dumps(tuple(item)))
         if self._top is None:
             self._top = path
         elif self._top and path != self._top and not path.startswith(self._top + b"/"):
             self._top = b""
-
-    def _item(self, found: FoundMember) -> _Item:
-        member, algorithm = found.member, self._algorithm
-        kind, digest = items.type_of(member.st_mode), b""
-        if member.kind == FILE:
-            digest = items.file_digest(algorithm, member.size, self._content_root(found))
-        elif member.kind == SYMLINK:
-            digest = items.symlink_digest(algorithm, member.link)
-        elif member.kind != DIRECTORY:
-            digest = items.special_digest(algorithm, member.st_mode, member.device)
-        return _Item(found.offset, kind, member.size if member.kind == FILE else 0, digest)
-
-    def _content_root(self, found: FoundMember) -> bytes:
-        member, at, position = found.member, found.data, 0
-        if member.extents is None and member.size <= min(_PIECE, self._block_size):
-            return content_root(self._algorithm, self._block_size, self._piece(at, member.size))
-        hasher = ContentHasher(self._algorithm, self._block_size)
-        for offset, length in ((0, member.size),) if member.extents is None else member.extents:
-            hasher.zeros(offset - position)
-            position = offset + length
-            end = at + length
-            while at < end:
-                hasher.update(self._piece(at, min(end - at, _PIECE)))
-                at = min(end, at + _PIECE)
-        hasher.zeros(member.size - position)
-        return hasher.root()
-
-    def _piece(self, at: int, size: int) -> bytes:
-        data = self._read(at, size)
-        if len(data) < size:
-            raise Problem("read", 0, on_source=True, text="the archive ends here, in the middle of its contents")
-        return data
 
     def signature(self, source: str) -> Signature:
         """Once all members were taken. Raises ``Contradiction``, ``OSError`` from what waits in spools."""
@@ -141,7 +79,7 @@ class ArchiveSignature:
         tree = _Tree(self._algorithm, self._top)
         records = heapq.merge(self._found.sorted(), self._linked.sorted(), key=_key)
         for key, same in groupby(records, _key):
-            tree.take(key.replace(b"\0", b"/"), max(_Item.unpacked(value) for _, value in same))
+            tree.take(key.replace(b"\0", b"/"), max(ItemInArchive.unpacked(value) for _, value in same))
         digest, tally = tree.end()
         return Signature(
             self._algorithm.name, self._block_size, digest.hex(), *tally,
@@ -154,10 +92,10 @@ class ArchiveSignature:
         """Each becomes an item of its own."""
         marked = heapq.merge(_marked(self._found, 0), _marked(self._links, 1), key=itemgetter(0, 1))
         for target, records in groupby(marked, _key):
-            named: list[_Item] = []
+            named: list[ItemInArchive] = []
             for _, is_link, value in records:
                 if not is_link:
-                    named.append(_Item.unpacked(value))
+                    named.append(ItemInArchive.unpacked(value))
                     continue
                 path, before, at = marshal.loads(value)
                 meant = max((item for item in named if item.at < before), default=None)
@@ -188,7 +126,7 @@ class _Tree:
         self._whole = b""
         """The digest of the top."""
 
-    def take(self, path: bytes, item: _Item) -> None:
+    def take(self, path: bytes, item: ItemInArchive) -> None:
         """Raises ``Contradiction``."""
         if self._last and path.startswith(self._last + b"/"):
             raise Contradiction(f"{shown(self._last)}: is no directory, and something lies in it: {shown(path)}")

@@ -1,6 +1,6 @@
 """``ptar -t``: the members of an archive, a line each, as ``tar -t`` and ``tar -tv`` tell them; one process does it.
 
-With ``--signature`` it reads their contents, too.
+With ``--signature`` all ranks read the contents (``pcopy.tools.prove_archive``), but for what is one stream.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from pcopy.archive.member import DIRECTORY, LINK, SYMLINK, Member
+from pcopy.archive.member import LINK, SYMLINK, Member
 from pcopy.archive.reader import Damage, FoundMember, Read, members
 from pcopy.errors import HINDRANCES, INCOMPLETE, OK, Refused, hindrance
 from pcopy.fsio.problem import Problem
 from pcopy.report.streams import tell
 from pcopy.signature.algorithms import algorithm
 from pcopy.tasks.archive.contents import ArchiveContents
-from pcopy.tasks.archive.found_members import is_below
+from pcopy.tasks.archive.found_members import asked_for
+from pcopy.tasks.archive.member_digests import Ahead, ItemInArchive, MemberDigests
 from pcopy.tasks.archive.one_stream import StreamReader
 from pcopy.tasks.archive.opened import number_of, open_archive
 from pcopy.tasks.base.job import Options
@@ -35,18 +36,16 @@ if TYPE_CHECKING:
 
 def list_archive(arguments: ArchiveArguments) -> int:
     """Prints the names; returns the exit status. Raises ``Refused``."""
-    path, stream = archive_to_read(arguments, "-tv" if arguments.telling.verbose else "-t")
-    options = arguments.options._replace(umask=umask_of_user())
-    check_outputs((), options, arguments.telling, copies=False)
-    listing = _Listing(arguments, path)
+    path, stream = archive_to_read(arguments, letters_of(arguments))
+    options = listing_options(arguments)
+    listing = ArchiveListing(arguments, path, options)
     descriptor = open_archive(path)
     try:
         source = StreamReader(descriptor, stream.program) if stream else ArchiveContents(descriptor, path)
-        listing.go_through(source.read, options)
+        listing.go_through(source.read)
         if isinstance(source, StreamReader):
             source.check_rest()
-        if options.signature:
-            listing.sign(options)
+        listing.end()
     except Problem as problem:
         listing.is_wrong(f"{problem.operation}: {problem.strerror}")
     except HINDRANCES as error:
@@ -58,73 +57,95 @@ def list_archive(arguments: ArchiveArguments) -> int:
     return INCOMPLETE if listing.wrong else OK
 
 
-class _Listing:
+def letters_of(arguments: ArchiveArguments) -> str:
+    """Those of tar that do the same."""
+    return "-tv" if arguments.telling.verbose else "-t"
+
+
+def listing_options(arguments: ArchiveArguments) -> Options:
+    """Raises ``Refused`` if the signature cannot be where it is wanted."""
+    options = arguments.options._replace(umask=umask_of_user())
+    check_outputs((), options, arguments.telling, copies=False)
+    return options
+
+
+class ArchiveListing:
     """Members are told one after the other; ``wrong`` counts what could not be."""
 
-    def __init__(self, arguments: ArchiveArguments, path: bytes) -> None:
+    def __init__(self, arguments: ArchiveArguments, path: bytes, options: Options) -> None:
         self.wrong = 0
-        self._arguments, self._path = arguments, path
-        self._selection = Selection(arguments.options.select)
+        self._arguments, self._path, self._options = arguments, path, options
+        self._selection = Selection(options.select)
+        self._number = 0
         self._signature: ArchiveSignature | None = None
+        if options.signature:
+            from pcopy.jobs.spool import spool_in
+            from pcopy.tools.archive_signature import ArchiveSignature
+
+            self._signature = ArchiveSignature(algorithm(options.hash), options.block_size, spool_in(b""))
 
     def is_wrong(self, text: str) -> None:
         self.wrong += 1
         tell("ptar", f"{shown(self._path)}: {text}")
 
-    def go_through(self, read: Read, options: Options) -> None:
+    def go_through(self, read: Read) -> None:
         """Raises ``Problem``, and ``OSError`` from spools."""
-        if options.signature:
-            from pcopy.jobs.spool import spool_in
-            from pcopy.tools.archive_signature import Ahead, ArchiveSignature
-
+        digests: MemberDigests | None = None
+        if self._signature is not None:
             read = Ahead(read).read
-            self._signature = ArchiveSignature(read, algorithm(options.hash), options.block_size, spool_in(b""))
-        number = 0
+            digests = MemberDigests(read, algorithm(self._options.hash), self._options.block_size)
         for each in members(read, number_of):
             if isinstance(each, Damage):
-                self.is_wrong(f"at byte {each.offset:,}: {each.text}")
-            elif self._is_wanted(each.member):
-                number += 1
-                self._take(each)
-        if self._arguments.paths and not number:
-            self.is_wrong(f"holds nothing of these names: {', '.join(map(shown, self._arguments.paths))}")
+                self.damaged(each)
+            elif asked_for(each.member, self._arguments.paths, self._selection):
+                item, problem = None, ""
+                try:
+                    item = digests.item(each) if digests and each.member.kind != LINK else None
+                except Problem as met:
+                    problem = f"{met.operation}: {met.strerror}"
+                self.take(each, item, problem)
 
-    def _is_wanted(self, member: Member) -> bool:
-        wanted = self._arguments.paths
-        if wanted and not any(is_below(member.name, each) for each in wanted):
-            return False
-        return not self._selection.anything or _takes(self._selection, member)
+    def damaged(self, damage: Damage) -> None:
+        self.is_wrong(f"at byte {damage.offset:,}: {damage.text}")
 
-    def _take(self, found: FoundMember) -> None:
+    def take(self, found: FoundMember, item: ItemInArchive | None, problem: str) -> None:
+        """Tells a member; for a signature, what it becomes, or the ``problem`` that its contents have met."""
+        self._number += 1
         member, told = found.member, self._arguments.telling
         if found.remark:
             tell("ptar", f"{shown(member.name)}: {found.remark}")
         if told.json:
             print(json.dumps(_values(member)))
         elif not told.quiet:
-            print(_long(member, numeric=self._arguments.options.numeric_owner) if told.verbose else shown(member.name))
-        if self._signature is not None:
+            print(_long(member, numeric=self._options.numeric_owner) if told.verbose else shown(member.name))
+        if problem:
+            self.is_wrong(f"{shown(member.name)}: {problem}")
+        elif self._signature is not None:
             try:
-                self._signature.take(found)
-            except Problem as problem:
-                self.is_wrong(f"{shown(member.name)}: {problem.operation}: {problem.strerror}")
+                self._signature.take(found, item)
             except ValueError as contradiction:
                 self.is_wrong(f"{shown(member.name)}: {contradiction}")
 
-    def sign(self, options: Options) -> None:
+    def end(self) -> None:
+        """All are told: the signature is written. Raises ``OSError``."""
+        if self._arguments.paths and not self._number:
+            self.is_wrong(f"holds nothing of these names: {', '.join(map(shown, self._arguments.paths))}")
+        if self._signature is not None:
+            self._sign(self._signature)
+
+    def _sign(self, found: ArchiveSignature) -> None:
         """Writes the signature of what was told, if nothing was wrong. Raises ``OSError``."""
-        assert self._signature is not None
         try:
             if self.wrong:
                 raise ValueError("not all of it could be read")
-            signature = self._signature.signature(shown(self._arguments.archive))
+            signature = found.signature(shown(self._arguments.archive))
         except ValueError as error:
             self.is_wrong(f"no signature is written: {error}")
             return
         from pcopy.signature.signature_file import write_signature
 
         try:
-            write_signature(options.signature, signature, options.umask)
+            write_signature(self._options.signature, signature, self._options.umask)
         except Refused as refused:
             self.is_wrong(f"the signature could not be written: {refused}")
         except OSError as error:
@@ -133,13 +154,6 @@ class _Listing:
     def close(self) -> None:
         if self._signature is not None:
             self._signature.close()
-
-
-def _takes(selection: Selection, member: Member) -> bool:
-    path = member.name.lstrip(b"/")
-    if selection.excludes_below(path):
-        return False
-    return member.kind == DIRECTORY or selection.takes_item(member.st_mode, member.size, member.mtime)
 
 
 def _values(member: Member) -> dict[str, object]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import marshal
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ from pcopy.tasks.base.kind import Note
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.base.selected import Selected
+from pcopy.walk.selection import Selection
 
 if TYPE_CHECKING:
     from pcopy.fsio.kernel.native_tar import PlainMembers
@@ -174,6 +175,18 @@ class Sorting:
         for owner in self._records.keys() | self._marks.keys():
             note = FoundNote(marshal.dumps((self._records[owner], self._marks[owner])))
             self._result.spawn(note, owner=owner)
+
+
+def asked_for(member: Member, names: Collection[bytes], selection: Selection) -> bool:
+    """Is it, or what it lies in, among the ``names``, if there are any, and not excluded?"""
+    if names and not any(is_below(member.name, each) for each in names):
+        return False
+    if not selection.anything:
+        return True
+    path = member.name.lstrip(b"/")
+    if selection.excludes_below(path):
+        return False
+    return member.kind == DIRECTORY or selection.takes_item(member.st_mode, member.size, member.mtime)
 
 
 def stripped(name: bytes, parts: int) -> bytes:

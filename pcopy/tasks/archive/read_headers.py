@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pcopy.archive.index import SUFFIX
-from pcopy.archive.reader import Damage, members
+from pcopy.archive.reader import Damage, FoundMember, members
 from pcopy.archive.skim import skim
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.kernel.choose import kernel_name
@@ -19,7 +20,7 @@ from pcopy.tasks.base.result import Result
 from pcopy.text import shown
 
 if TYPE_CHECKING:
-    from pcopy.fsio.kernel.native_tar import TarHeaders
+    from pcopy.fsio.kernel.native_tar import PlainMembers, TarHeaders
 
 SPAN_MEMBERS = 256
 SPAN_BYTES = 1 << 20
@@ -39,34 +40,39 @@ class ReadHeaders(Kind, code=142, doing="looking for members", is_note=False):
         return None
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        archive = rank.own(OpenArchive)
-        known = None
-        try:
-            known = archive.contents.index()
-        except ValueError as error:
-            result.notices.append(f"{shown(rank.options.archive_file + SUFFIX)}: is not used: {error}")
-        except Problem as problem:
-            rank.stop(f"the archive cannot be read: {problem.operation}: {problem.strerror}")
-            return
-        if known is not None:
-            for start, end in pairwise([*known.points, known.end]):
-                result.spawn(ReadSpan(start, end), end - start)
-            result.spawn(ReadSpan(known.end, TO_THE_END), CALL_COST)
-            return
-        start, number = 0, 0
-        try:
-            for offset in skim(archive.read, in_c=rank.own(Headers).in_c):
-                number += 1
-                if offset is None:  # what stands there says something of all that follows, or is damaged
-                    break
-                if offset - start >= (SPAN_BYTES if number >= SPAN_MEMBERS else 4 * SPAN_BYTES):
-                    result.spawn(ReadSpan(start, offset), offset - start)
-                    start, number = offset, 0
-                if not number % _ITEMS_PER_SLICE:
-                    yield None
-        except Problem:  # whoever reads what follows tells of it
-            pass
-        result.spawn(ReadSpan(start, TO_THE_END), SPAN_BYTES)
+        yield from find_spans(rank, result, ReadSpan)
+
+
+def find_spans(rank: Rank, result: Result, task_of: Callable[[int, int], Kind]) -> Steps:
+    """Spawns what ``task_of`` makes of where a span begins and ends, for all of the archive."""
+    archive = rank.own(OpenArchive)
+    known = None
+    try:
+        known = archive.contents.index()
+    except ValueError as error:
+        result.notices.append(f"{shown(rank.options.archive_file + SUFFIX)}: is not used: {error}")
+    except Problem as problem:
+        rank.stop(f"the archive cannot be read: {problem.operation}: {problem.strerror}")
+        return
+    if known is not None:
+        for start, end in pairwise([*known.points, known.end]):
+            result.spawn(task_of(start, end), end - start)
+        result.spawn(task_of(known.end, TO_THE_END), CALL_COST)
+        return
+    start, number = 0, 0
+    try:
+        for offset in skim(archive.read, in_c=rank.own(Headers).in_c):
+            number += 1
+            if offset is None:  # what stands there says something of all that follows, or is damaged
+                break
+            if offset - start >= (SPAN_BYTES if number >= SPAN_MEMBERS else 4 * SPAN_BYTES):
+                result.spawn(task_of(start, offset), offset - start)
+                start, number = offset, 0
+            if not number % _ITEMS_PER_SLICE:
+                yield None
+    except Problem:  # whoever reads what follows tells of it
+        pass
+    result.spawn(task_of(start, TO_THE_END), SPAN_BYTES)
 
 
 class ReadSpan(Kind, code=143, doing="reading headers", is_note=False):
@@ -80,27 +86,45 @@ class ReadSpan(Kind, code=143, doing="reading headers", is_note=False):
 
     def run(self, rank: Rank, result: Result) -> Steps:
         sorting = Sorting(rank, result)
-        end = None if self.end == TO_THE_END else self.end
-        span = Span(rank, sorting, self.start, end)
-        try:
-            yield from span.read()
-            at, known = span.at, span.known
-            if end is not None and at not in (end, -1):
-                text = f"what begins at byte {self.start:,} ends at byte {at:,}, and not where the next one begins"
-                sorting.damaged(Damage(self.start, b"", text))
-            if end is not None and known:  # an index of ours has no offsets behind a global header
-                text = "a header that says something of all that follows, which the index hides: remove the index"
-                sorting.damaged(Damage(self.start, b"", text))
-        except Problem as problem:
-            sorting.damaged(Damage(span.at, b"", problem.strerror or ""))
+        yield from read_span(rank, sorting, self.start, self.end)
         sorting.end()
+
+
+class Sorter(Protocol):
+    """Takes what is found in a span."""
+
+    takes_plain: bool
+    """Does it take members that are found in C?"""
+
+    def take_plain(self, found: PlainMembers) -> None: ...
+
+    def damaged(self, damage: Damage) -> None: ...
+
+    def take(self, found: FoundMember) -> bool:
+        """Is it a plain one?"""
+
+
+def read_span(rank: Rank, sorter: Sorter, start: int, end: int) -> Steps:
+    """The members that begin from ``start`` on and before ``end``."""
+    last = None if end == TO_THE_END else end
+    span = Span(rank, sorter, start, last)
+    try:
+        yield from span.read()
+        if last is not None and span.at not in (last, -1):
+            text = f"what begins at byte {start:,} ends at byte {span.at:,}, and not where the next one begins"
+            sorter.damaged(Damage(start, b"", text))
+        if last is not None and span.known:  # an index of ours has no offsets behind a global header
+            text = "a header that says something of all that follows, which the index hides: remove the index"
+            sorter.damaged(Damage(start, b"", text))
+    except Problem as problem:
+        sorter.damaged(Damage(span.at, b"", problem.strerror or ""))
 
 
 class Span:
     """Goes through the members of a span. Those beside each other that are plain are found in C, if the kernel in C is
     there; ``pcopy.archive.reader`` reads the others, up to the next plain one."""
 
-    def __init__(self, rank: Rank, sorting: Sorting, start: int, end: int | None) -> None:
+    def __init__(self, rank: Rank, sorting: Sorter, start: int, end: int | None) -> None:
         self._archive, self._sorting = rank.own(OpenArchive), sorting
         self._end, self._last = end, TO_THE_END if end is None else end
         self._headers = rank.own(Headers).in_c if sorting.takes_plain else None

@@ -1,0 +1,118 @@
+"""``ptar -t --signature`` with many ranks tells the same as one process, and signs the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.archives import MIB, ptar
+from tests.support.command import pverify, show
+from tests.support.held import held
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """More members than one rank reads at once, and files that are read in parts."""
+    tree = tmp_path_factory.mktemp("ranks") / "tree"
+    for number in range(1500):
+        directory = tree / f"d{number % 11}"
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / f"f{number}").write_bytes(os.urandom(number * 3))
+    (tree / "large").write_bytes(os.urandom(41 * MIB + 17))
+    (tree / "middle").write_bytes(os.urandom(3 * MIB))
+    with open(tree / "sparse", "wb") as file:
+        for at in range(0, 90 * MIB, 9 * MIB):
+            file.seek(at)
+            file.write(os.urandom(MIB))
+        file.truncate(100 * MIB + 3)
+    os.link(tree / "large", tree / "d3/hard")
+    os.link(tree / "d4/f4", tree / "zz")
+    return tree
+
+
+@pytest.fixture(scope="module")
+def archives(tree: Path) -> dict[str, Path]:
+    place = tree.parent
+    subprocess.run(["tar", "-S", "--format=posix", "-cf", "tar", "tree"], cwd=place, check=True)
+    subprocess.run(["gzip", "-1", "-k", "-S", ".one", "tar"], cwd=place, check=True)
+    for name, words in (("ptar", []), ("zstd", ["--zstd"]), ("gzip", ["--gzip"])):
+        done = ptar("-c", "-q", *words, "-f", place / name, "-C", place, "tree", ranks=2)
+        assert done.returncode == 0, show(done)
+    return {name: place / name for name in ("tar", "tar.one", "ptar", "zstd", "gzip")}
+
+
+def told(signature: Path) -> list[str]:
+    return [line for line in signature.read_text().splitlines() if not line.startswith(("source:", "created:"))]
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("name", ["tar", "tar.one", "ptar", "zstd", "gzip"])
+def test_the_signature_is_that_of_the_tree(
+    name: str, ranks: int, tree: Path, archives: dict[str, Path], tmp_path: Path
+) -> None:
+    done = ptar("-t", "-v", "-f", archives[name], "--signature", tmp_path / "found", ranks=ranks)
+    assert done.returncode == 0, show(done)
+    assert pverify(tmp_path / "found", tree).returncode == 0
+    assert done.stdout == ptar("-tvf", archives[name]).stdout
+    if not (tree.parent / "tree.sig").exists():
+        assert pverify("--create", tree.parent / "tree.sig", tree).returncode == 0
+    assert told(tmp_path / "found") == told(tree.parent / "tree.sig")
+
+
+def test_under_a_launcher(tree: Path, archives: dict[str, Path], tmp_path: Path) -> None:
+    words = ("-t", "-f", archives["zstd"], "--signature", tmp_path / "found", "--json", "tree/large", "tree/d3")
+    done = ptar(*words, launcher="mpi", ranks=3)
+    assert done.returncode == 0, show(done)
+    assert done.stdout == ptar("-t", "--json", "-f", archives["zstd"], "tree/large", "tree/d3").stdout
+    assert pverify(tmp_path / "found", tree).returncode == 1  # which holds more
+
+
+@pytest.mark.parametrize("name", ["tar", "ptar", "zstd"])
+def test_what_is_damaged_is_told_in_its_place(name: str, tree: Path, archives: dict[str, Path], tmp_path: Path) -> None:
+    """A flipped byte in a header, and one in the contents of a large file, which only a digest or a frame shows."""
+    data = bytearray(archives[name].read_bytes())
+    if name == "zstd":
+        data[len(data) // 2] ^= 255
+    else:
+        data[data.index(b"tree/d5/f5\0") + 1] ^= 1
+        data[data.index((tree / "large").read_bytes()[20 * MIB : 20 * MIB + 64])] ^= 1
+    (tmp_path / "a").write_bytes(data)
+    done = ptar("-t", "-f", tmp_path / "a", "--signature", tmp_path / "found", ranks=3)
+    listed = ptar("-t", "-f", tmp_path / "a")
+    assert (done.returncode, b"no signature is written" in done.stderr) == (1, True), show(done)
+    assert not (tmp_path / "found").exists()
+    assert done.stdout == listed.stdout
+    if name == "zstd":
+        assert b"decompress: " in done.stderr
+    else:
+        assert done.stderr.startswith(listed.stderr) and b"its checksum is wrong" in listed.stderr
+
+
+def test_contents_that_were_flipped_sign_another_tree(tree: Path, archives: dict[str, Path], tmp_path: Path) -> None:
+    """In the last part of the large file."""
+    data = bytearray(archives["tar"].read_bytes())
+    data[data.index((tree / "large").read_bytes()[40 * MIB : 40 * MIB + 64])] ^= 1
+    (tmp_path / "a").write_bytes(data)
+    assert ptar("-tqf", tmp_path / "a", "--signature", tmp_path / "found", ranks=3).returncode == 0
+    assert pverify(tmp_path / "found", tree).returncode == 1
+
+
+def test_an_archive_that_ends_early_and_a_name_that_is_not_there(archives: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(archives["tar"].read_bytes()[: 30 * MIB])
+    for words, why in (((), b"ends here"), (("tree/none",), b"holds nothing of these names: tree/none")):
+        done = ptar("-tqf", tmp_path / "a", "--signature", tmp_path / "found", *words, ranks=2)
+        assert (done.returncode, why in done.stderr) == (1, True), show(done)
+        assert not (tmp_path / "found").exists()
+
+
+def test_a_signal_leaves_no_signature(archives: dict[str, Path], tmp_path: Path) -> None:
+    words = ("-tq", "-f", archives["ptar"], "--signature", tmp_path / "found")
+    with held(tmp_path / "log", *words, calls=("pread64",), when="6", program="ptar", ranks=2) as run:
+        run.run.send_signal(signal.SIGTERM)
+        done = run.go_on()
+    assert (done.returncode, b"no signature is written" in done.stderr) == (75, True), show(done)
+    assert not (tmp_path / "found").exists()
