@@ -18,8 +18,6 @@ from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank, RankSet
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Place, Retry
-from pcopy.tasks.directories.finish_dir import finish_again
-from pcopy.tasks.directories.scan_dir import ScanNames
 
 
 class ReportFailures(Note, code=70, doing="telling what has failed"):
@@ -92,6 +90,8 @@ class ToldOnce(RankSet[str]):
 
 def _try_again(retries: tuple[Retry, ...], rank: Rank, result: Result) -> None:
     """Names of one directory are tried together, so that they fail together if they do: in one note, not in many."""
+    from pcopy.tasks.directories.scan_dir import ScanNames
+
     names: dict[tuple[Place, int, int], list[bytes]] = {}
     is_next = result.id[0] + 1 == rank.job.run  # else a run between the two may have made something, and not told
     for failed in retries:
@@ -111,6 +111,8 @@ def _try_again(retries: tuple[Retry, ...], rank: Rank, result: Result) -> None:
 
 
 def _again(retry: Kind, rank: Rank, result: Result, phase: int) -> None:
+    from pcopy.tasks.directories.finish_dir import finish_again
+
     retry.try_again(rank, result, phase)
     for place in retry.puts_into():
         finish_again(rank, result, place, phase)

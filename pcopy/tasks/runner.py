@@ -21,8 +21,6 @@ from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Names, Result
 from pcopy.tasks.base.values import Item, pack_numbers
-from pcopy.tasks.directories.scan_dir import ScanNames
-from pcopy.tasks.directories.sync_files import FileSystems
 from pcopy.tasks.report_failures import ReportFailures
 from pcopy.text import shown
 
@@ -59,8 +57,10 @@ class TaskRunner:
         if rank.signs or rank.options.verify or rank.options.itemize:
             load_later()
         self._unheard = _unheard_of(rank)
-        if not rank.options.walk:  # before anything is written: an error is told to a descriptor that was open then
-            rank.own(FileSystems)
+        if not rank.options.walk:
+            from pcopy.tasks.directories.sync_files import FileSystems
+
+            rank.own(FileSystems)  # before anything is written: an error is told to a descriptor that was open then
 
     def __call__(self, task: Task) -> Slices:
         value = self._unpacked(task)
@@ -141,7 +141,7 @@ def _sync_directories(rank: Rank) -> Steps:
 def outcome_of(result: Result, rank: Rank) -> Outcome:
     """All that a task has learned: what it has gathered of items becomes tasks, failures become a note for rank 0."""
     for names, phase in result.looks:
-        result.spawn(ScanNames(*names), phase=phase, expands=True)
+        result.spawn(_scan(names), phase=phase, expands=True)
     if result.copies or result.inodes:
         _go_on_with_links(result)
     if result.entries:
@@ -220,9 +220,15 @@ def _store_entries(result: Result, rank: Rank) -> None:
         result.spawn(StoredEntries(gathered.entries(side, path, again)), phase=Phase.SIGN, owner=rank.number)
 
 
+def _scan(names: Names) -> Kind:
+    from pcopy.tasks.directories.scan_dir import ScanNames
+
+    return ScanNames(*names)
+
+
 def _packed(again: Kind | Item | Names | None) -> bytes:
     if isinstance(again, Names):
-        again = ScanNames(*again)
+        again = _scan(again)
     elif isinstance(again, Item):
         from pcopy.tasks.links.link_group import LinkGroup
 

@@ -26,8 +26,6 @@ from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.base.spreading import owner_of
 from pcopy.tasks.base.values import NOWHERE, Entries, Place, pack_numbers
-from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames
-from pcopy.tasks.directories.sync_files import SyncFiles
 from pcopy.tasks.files.layouts import Layouts
 from pcopy.text import counted
 
@@ -112,6 +110,8 @@ class JobDirector:
         if phase == Phase.COPY:
             return [*map(self._root_task, range(len(self._job.roots))), *self._manifest_task()]
         if phase in (Phase.SYNC, Phase.REPAIR_SYNC, Phase.STORE):
+            from pcopy.tasks.directories.sync_files import SyncFiles
+
             return _for_each(ranks if phase == Phase.STORE else self._rank.leaders, phase, SyncFiles(None))
         if phase in (Phase.COUNT, Phase.DELETE):
             return [self._deletion(number, phase) for number, root in enumerate(self._job.roots) if not root.item]
@@ -149,6 +149,8 @@ class JobDirector:
             from pcopy.tasks.directories.copy_listed import CopyListed
 
             return Spawn(int(Phase.COPY), encode(CopyListed(number)), SCAN_COST, True, 0)
+        from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames
+
         if not root.item:
             return Spawn(int(Phase.COPY), encode(ScanDir(number, b"", source_id, None)), SCAN_COST, True)
         target_id = Identity(target_mount, root.target_id[1]) if self._job.copies else NOWHERE

@@ -26,6 +26,9 @@ PARTS: dict[int, type[Any]] = {
 
 
 LATER = {
+    **dict.fromkeys((1, 2), "pcopy.tasks.directories.scan_dir"),
+    **dict.fromkeys(range(3, 7), "pcopy.tasks.directories.finish_dir"),
+    7: "pcopy.tasks.directories.sync_files",
     8: "pcopy.tasks.directories.scan_dirs",
     9: "pcopy.tasks.directories.finish_dirs",
     10: "pcopy.tasks.files.copy_files",
@@ -35,6 +38,7 @@ LATER = {
     16: "pcopy.tasks.files.finish_file",
     17: "pcopy.tasks.files.unmark",
     **dict.fromkeys((18, 19), "pcopy.tasks.files.name_items"),
+    **dict.fromkeys((21, 22), "pcopy.tasks.files.layouts"),
     **dict.fromkeys((30, 31, 34), "pcopy.tasks.links.group_links"),
     32: "pcopy.tasks.links.link_group",
     33: "pcopy.tasks.links.make_links",
