@@ -10,9 +10,8 @@ from typing import BinaryIO
 
 from pcopy.archive.index import SUFFIX, Index, packed
 from pcopy.archive.member import name_in_archive
-from pcopy.engine.messages import Halt
 from pcopy.engine.task import Spawn, Task
-from pcopy.errors import INCOMPLETE, INTERNAL, OK, STOPPED, Refused
+from pcopy.errors import INCOMPLETE, OK, STOPPED, Refused
 from pcopy.fsio.durable import sync_directory
 from pcopy.fsio.problem import Problem
 from pcopy.jobs.files_from import path_of, sorted_list
@@ -29,46 +28,16 @@ from pcopy.tasks.archive.gather import DescribeRoot, Gathering
 from pcopy.tasks.archive.made import PieceRecords
 from pcopy.tasks.archive.phases import PLACE, SYNC, TELL
 from pcopy.tasks.archive.sync_archive import SyncArchive
-from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.codec import encode
-from pcopy.tasks.base.itemized import Itemized
-from pcopy.tasks.base.job import Job, Root, Sink, Totals
+from pcopy.tasks.base.job import Job, Root, Totals
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.listed.hand_out import HandOut
 from pcopy.text import counted, shown
 from pcopy.tools.arguments import ArchiveArguments
 from pcopy.tools.director import JobDirector, RepeatableTool
-from pcopy.tools.ending import LinesOfItems, SummedPreparation, told_beside_lines
+from pcopy.tools.of_archive import OfArchive, OfArchiveDirector
 from pcopy.tools.outputs import check_outputs, umask_of_user, write_result
-from pcopy.tools.space import free_on
-from pcopy.tools.summary import summary_values, sums_lines
-from pcopy.units import show_seconds, show_size
-
-_COUNTED = (
-    *("found", "files", "directories", "symlinks", "special", "hardlinks", "bytes", "skipped", "excluded", "failed"),
-    *("changed", "vanished", "excused", "warnings"),
-)
-"""Counters that ``--json`` shows, by their names in ``Totals``."""
-
-
-class OfArchiveDirector(JobDirector):
-    """An archive is made of what could be read, and unpacked as far as that can be."""
-
-    def due(self, sums: Totals) -> dict[int, object]:
-        """The phases in their order; each is left out that is false."""
-        raise NotImplementedError
-
-    def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
-        due = self.due(Totals(*totals))
-        return next((later for later, wanted in due.items() if later > phase and wanted), None)
-
-    def _status(self, sums: Totals, halted: Halt | None) -> int:
-        if halted is not None:
-            return STOPPED
-        if sums.found != sums.copied + sums.skipped + sums.failed:
-            return INTERNAL
-        return max(self._settle(self._rank, sums), INCOMPLETE if sums.failed or sums.unsynced else OK)
 
 
 class ArchiveDirector(OfArchiveDirector):
@@ -132,52 +101,6 @@ class Archiving(RepeatableTool):
 
 
 ARCHIVING = Archiving()
-
-
-class OfArchive(SummedPreparation):
-    """Of a job that makes an archive, or unpacks one; ``done`` is what is done to items."""
-
-    program, incomplete = "ptar", "some items failed"
-    done: str
-
-    def __init__(self, arguments: ArchiveArguments) -> None:
-        telling, dry_run = arguments.telling, arguments.options.dry_run
-        if dry_run:
-            telling = told_beside_lines(telling)
-        super().__init__(arguments.ranks, arguments.in_flight, telling, dry_run=dry_run)
-        self.arguments = arguments
-        self.lists = dry_run and not (telling.json or telling.quiet)
-        """Does standard output get a line for each item that would be there?"""
-
-    def sink(self, screen: Sink) -> Sink:
-        return super().sink(LinesOfItems(screen, _is_made) if self.lists else screen)
-
-    def summary(self, ended: Ended, seconds: float, ranks: int) -> dict[str, object]:
-        values = summary_values(ended.totals, _COUNTED, seconds, ranks, ended.status)
-        return {**values, "archive": shown(self.job.options.archive_file), "dry_run": self.dry_run}
-
-    def lines(self, ended: Ended, seconds: float, ranks: int) -> Iterator[str]:
-        totals, ways = ended.totals, counted(ranks, "rank", "ranks")
-        yield from sums_lines(totals, f"would be {self.done}" if self.dry_run else self.done, "left out")
-        if self.dry_run:
-            yield from self._room(totals)
-            yield f"nothing was changed (--dry-run): {show_seconds(seconds)} with {ways}"
-            return
-        rate = totals.bytes / seconds if seconds > 0 else 0.0
-        yield f"{show_size(totals.bytes)} in {show_seconds(seconds)}: {show_size(rate)}/s with {ways}"
-
-    def _room(self, totals: Totals) -> Iterator[str]:
-        directory, needed = self.job.roots[0].target, self.needed(totals)
-        try:
-            free = free_on(directory).bytes
-        except OSError:
-            return
-        lack = f", and {show_size(needed)} are needed" if needed > free else ""
-        yield f"  free on {shown(directory)}: {show_size(free)}{lack}"
-
-    def needed(self, totals: Totals) -> int:
-        """Bytes of what would be made, as far as that is known."""
-        return totals.bytes
 
 
 class ArchivePreparation(OfArchive):
@@ -311,10 +234,6 @@ class ArchivePreparation(OfArchive):
             number, pieces = self._there
             of_all = f"{number:,} of {counted(pieces, 'piece', 'pieces')} of the archive"
             yield f"went on: {of_all} were there, whole or in part"
-
-
-def _is_made(items: Itemized) -> bool:
-    return items.action in (Action.COPY, Action.REPLACE)
 
 
 def _compression_of(path: bytes) -> str:

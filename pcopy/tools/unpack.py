@@ -26,9 +26,9 @@ from pcopy.tasks.base.job import Job, Root, Totals
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.directories.sync_files import SyncFiles
 from pcopy.text import for_shell, shown
-from pcopy.tools.archive import OfArchive, OfArchiveDirector
 from pcopy.tools.arguments import ArchiveArguments
 from pcopy.tools.director import RepeatableTool
+from pcopy.tools.of_archive import OfArchive, OfArchiveDirector
 from pcopy.tools.outputs import check_told, umask_of_user
 
 
