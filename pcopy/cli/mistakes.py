@@ -196,26 +196,83 @@ OF_PDBENCH = Unknown(
     },
 )
 
+_REPLACES = "what is there is replaced by default; leave it out"
+_STAYS = "what is there is replaced; unpack elsewhere"
+_OF_TAR = "ptar has none of that; use tar"
+
+_RARE_IN_TAR = (
+    *("-B", "-F", "-H", "-K", "-R", "-l", "--block-number", "--bzip", "--check-device", "--check-links"),
+    *("--clamp-mtime", "--group-map", "--hole-detection", "--ignore-command-error", "--info-script", "--level"),
+    *("--new-volume-script", "--no-check-device", "--no-delay-directory-restore", "--no-ignore-command-error"),
+    *("--no-quote-chars", "--no-seek", "--no-selinux", "--no-verbatim-files-from", "--old-archive", "--owner-map"),
+    *("--pax-option", "--portability", "--preserve-order", "--quote-chars", "--read-full-records", "--restrict"),
+    *("--rmt-command", "--rsh-command", "--same-order", "--show-defaults", "--show-omitted-dirs"),
+    *("--show-snapshot-field-ranges", "--show-stored-names", "--show-transformed-names", "--sparse-version"),
+    *("--starting-file", "--suffix", "--test-label", "--uncompress", "--unquote", "--usage", "--volno-file"),
+)
+
 OF_PTAR = Unknown(
     "ptar",
     {
-        **dict.fromkeys(("-r", "--append", "-u", "--update", "-A"), "ptar makes archives anew; use tar"),
-        **dict.fromkeys(("-j", "--bzip2", "-J", "--xz", "--lzma", "-Z"), "use tar, which starts that program"),
-        **dict.fromkeys(("-X",), "write --exclude-from FILE"),
+        **dict.fromkeys(("-r", "--append", "-u", "--update", "-A", "--catenate", "--concatenate", "--delete"),
+            "ptar makes archives anew; use tar"),
+        **dict.fromkeys(("-j", "--bzip2", "-J", "--xz", "--lzma", "-Z", "--compress", "--lzip", "--lzop"),
+            "use tar, which starts that program; or write -z or --zstd"),
+        **dict.fromkeys(("-I", "--use-compress-program"), "write -z or --zstd, or use tar, which starts that program"),
+        "-X": "write --exclude-from FILE",
+        **dict.fromkeys(("--exclude-vcs", "--exclude-caches", "--exclude-backups", "--exclude-tag", "--exclude-ignore",
+            "--exclude-vcs-ignores", "--exclude-caches-all", "--exclude-caches-under", "--exclude-ignore-recursive",
+            "--exclude-tag-all", "--exclude-tag-under"), "write --exclude P, a pattern as in .gitignore"),
+        **dict.fromkeys(("--wildcards", "--no-anchored", "--wildcards-match-slash", "--ignore-case"),
+            "MEMBERs are names; for a pattern P write --exclude '*' --include '*/' --include 'P'"),
+        **dict.fromkeys(("--no-wildcards", "--anchored", "--no-ignore-case", "--no-wildcards-match-slash"),
+            "MEMBERs are names by default; leave it out"),
         **dict.fromkeys(("-d", "--diff", "--compare"), "unpack it, and compare with pverify A B"),
-        **dict.fromkeys(("-k", "--keep-old-files", "--skip-old-files"), "what is there is replaced; unpack elsewhere"),
-        **dict.fromkeys(("--overwrite", "--unlink-first", "-U"), "what is there is replaced by default; leave it out"),
+        **dict.fromkeys(("-W", "--verify"), "write --signature FILE, and prove it: ptar -t --signature"),
+        **dict.fromkeys(("-k", "--keep-old-files", "--skip-old-files", "--keep-newer-files", "--backup"), _STAYS),
+        **dict.fromkeys(("--overwrite", "--overwrite-dir", "--unlink-first", "-U"), _REPLACES),
+        "--one-top-level": "make a directory, and write -C DIR",
+        "--recursive-unlink": "what is in a directory that is there stays; use prm first",
+        **dict.fromkeys(("--no-overwrite-dir", "--keep-directory-symlink"), "use tar: directories get what the archive "
+            "tells, and nothing is reached through a symbolic link"),
+        "--delay-directory-restore": "directories get their metadata last by default; leave it out",
         **dict.fromkeys(("-P", "--absolute-names"), "names never lead out of DIR; write -C DIR"),
         **dict.fromkeys(("-h", "--dereference"), "symbolic links are archived as such"),
-        **dict.fromkeys(("-a", "--auto-compress"), "the name says nothing here: write -z or --zstd"),
-        **dict.fromkeys(("-O", "--to-stdout"), "ptar unpacks into directories; use tar"),
-        **dict.fromkeys(("--owner", "--group", "--mode"), "members are as the files are; use tar"),
+        **dict.fromkeys(("--gunzip", "--ungzip"), "write -z; -x and -t need no option"),
+        **dict.fromkeys(("-a", "--auto-compress", "--no-auto-compress"),
+            "the name says nothing here: write -z or --zstd"),
+        **dict.fromkeys(("-O", "--to-stdout", "--to-command"), "ptar unpacks into directories; use tar"),
+        **dict.fromkeys(("--owner", "--group", "--mode", "--mtime"), "members are as the files are; use tar"),
+        **dict.fromkeys(("-m", "--touch"), "times are those of the archive; use tar"),
+        **dict.fromkeys(("-o", "--no-same-owner"), "owners are those of the archive, if you may give them: unpack it "
+            "as the user who is to own it, or write pchmod --owner USER afterwards"),
+        "--no-same-permissions": "modes are those of the archive; write pchmod MODE afterwards",
+        **dict.fromkeys(("--xattrs-include", "--selinux"), "all are kept by default; leave it out"),
+        **dict.fromkeys(("--no-xattrs", "--no-acls", "--xattrs-exclude", "--hard-dereference"), _OF_TAR),
         **dict.fromkeys(("--transform", "--xform", "-s"), "names stay, but for --strip-components N; use tar"),
         "--remove-files": "ptar removes nothing: compare with pverify first, then prm",
         "--from": "write -T LIST",
         "--from0": "write --null, beside -T LIST",
+        **dict.fromkeys(("--verbatim-files-from", "--recursion", "--no-null", "--no-unquote", "--seek"),
+            "that is the default; leave it out"),
+        "--no-recursion": "a directory is archived with all that is in it; list its files with -T",
+        **dict.fromkeys(("-N", "--newer", "--after-date", "--newer-mtime"), "write --newer-than WHEN"),
+        **dict.fromkeys(("-g", "--listed-incremental", "-G", "--incremental"), "write --newer-than WHEN; or use tar"),
+        "--add-file": "name it as a PATH, or list it with -T",
+        "--index-file": "write > FILE",
+        "--quoting-style": "names are shown escaped; --json tells them exactly",
+        **dict.fromkeys(("-M", "--multi-volume", "-L", "--tape-length", "--label", "-i", "--ignore-zeros"), _OF_TAR),
+        **dict.fromkeys(_RARE_IN_TAR, _OF_TAR),
+        **dict.fromkeys(("-b", "--blocking-factor", "--record-size"), "records have 20 blocks, as tar's; leave it out"),
+        **dict.fromkeys(("--totals", "--checkpoint", "--checkpoint-action"), _TELLS),
+        **dict.fromkeys(("-w", "--interactive", "--confirmation"), "ptar asks nothing; leave it out"),
+        **dict.fromkeys(("--ignore-failed-read", "--warning", "--force-local", "--atime-preserve", "--posix"),
+            "nothing like it is needed; leave it out"),
+        **dict.fromkeys(("--utc", "--full-time"), "write TZ=UTC before the command; --json tells nanoseconds"),
+        **dict.fromkeys(("--occurrence",), "of several members of one name the last one counts; leave it out"),
+        "-V": "write --version",
     },
-)
+)  # fmt: skip
 
 OF_PWALK = Unknown(
     "pwalk",

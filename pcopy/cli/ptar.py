@@ -197,8 +197,8 @@ exit status:
         add("--zstd", action="store_const", const="zstd", dest="compress_as",
             help="-c: compress with zstd, in frames that many processes make and unpack at once; -x and -t read any "
             "zstd")  # fmt: skip
-        for letters, words in (("-p", "--preserve-permissions"), ("-S", "--sparse")):
-            add(letters, words, action="store_true", help="no effect: that is the default")
+        for words in (("-p", "--preserve-permissions", "--same-permissions"), ("-S", "--sparse")):
+            add(*words, action="store_true", help="no effect: that is the default")
         for word in ("--acls", "--xattrs", "--same-owner"):
             add(word, action="store_true", help="no effect: that is the default")
         add("--format", choices=("pax", "posix"), metavar="FORMAT", default="pax", help="no effect: pax is written")

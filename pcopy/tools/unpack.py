@@ -131,7 +131,7 @@ class UnpackPreparation(OfArchive):
     @property
     def _literally(self) -> str:
         has_patterns = any(re.search(rb"[*?\[]", path) for path in self.arguments.paths)
-        return "; they are names, not patterns" if has_patterns else ""
+        return "; they are names, not patterns; see --include" if has_patterns else ""
 
     def tell_how_to_go_on(self) -> None:
         tell("ptar", "the same command unpacks all once more")

@@ -1,0 +1,103 @@
+"""Options of GNU tar that people type: ptar has them, or says what to write instead."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pcopy.cli.mistakes import OF_PTAR
+from pcopy.cli.ptar import PTAR
+from tests.support import refusals
+from tests.support.archives import ptar
+from tests.support.command import show
+
+
+def options_of_tar() -> list[str]:
+    """What its help offers, long and short."""
+    text = subprocess.run(["tar", "--help"], check=True, capture_output=True, text=True).stdout
+    found = set()
+    for line in text.splitlines():
+        if match := re.match(r"\s{2,6}(-\S.*)", line):
+            words = re.split(r"\s{2,}", match[1])[0]
+            found.update(re.findall(r"(?<![\w-])(?:--[a-z][a-z-]*|-[A-Za-z0-9](?!\w))", words))
+    assert len(found) > 150
+    return sorted(found)
+
+
+def test_each_option_of_tar_is_known() -> None:
+    has = {option for action in PTAR.parser()._actions for option in action.option_strings}
+    assert [option for option in options_of_tar() if option not in has and option not in OF_PTAR.habits] == []
+    assert has.isdisjoint(OF_PTAR.habits.keys() - {"-h"})  # which is for the help
+
+
+def test_others_are_told_in_one_line_what_to_write() -> None:
+    help_text = PTAR.early_answer(["--help"])
+    assert help_text is not None
+    for option, advice in OF_PTAR.habits.items():
+        told = refusals.refusal(partial(PTAR.parse, ["-c", "-f", "a.tar", option, "b"]))
+        assert told.startswith(f"{option}: {advice}"), option
+        assert "\n" not in told
+        for named in re.findall(r"(?<!pchmod )--?[a-zA-Z][a-z-]*", advice):
+            assert named in help_text or named == "--owner", (option, named)
+
+
+@pytest.mark.parametrize("bundle", ["-xvjf", "-xvkf", "-xvmf", "-cvJf", "-cPf"])
+def test_in_a_bundle_too(bundle: str) -> None:
+    told = refusals.refusal(partial(PTAR.parse, [bundle, "a.tar"]))
+    letter = f"-{bundle[-2]}"
+    assert told.startswith(f"{letter} in {bundle}: {OF_PTAR.habits[letter]}")
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    for name in ("d/a.txt", "d/e/b.txt", "d/c.o", "f/x.o"):
+        (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tree" / name).write_bytes(name.encode())
+    (tmp_path / "tree/d/c.o").chmod(0o4751)
+    subprocess.run(["tar", "-cf", "a.tar", "tree"], cwd=tmp_path, check=True)
+    return tmp_path / "a.tar"
+
+
+def unpacked(archive: Path, name: str, *command: str) -> list[tuple[str, int, int, int]]:
+    """What a command leaves: paths, modes, owners, times."""
+    place = archive.parent / name
+    place.mkdir()
+    if command[0] == "tar":
+        command = ("tar", "-C", f"{place}", "-f", f"{archive}", *command[1:])
+        subprocess.run(command, check=True, capture_output=True)
+    else:
+        done = ptar(*command, "-q", "-f", archive, "-C", place)
+        assert done.returncode == 0, show(done)
+    found = []
+    for around, directories, files in os.walk(place):
+        for each in (*directories, *files):
+            status = os.lstat(os.path.join(around, each))
+            path = os.path.relpath(os.path.join(around, each), place)
+            found.append((path, status.st_mode, status.st_uid, status.st_mtime_ns // 10**9))
+    return sorted(found)
+
+
+def test_those_that_are_the_default_change_nothing(archive: Path) -> None:
+    words = ["-p", "--preserve-permissions", "--same-permissions", "--same-owner", "--acls", "--xattrs", "-S"]
+    theirs = unpacked(archive, "theirs", "tar", "-x", *words)
+    assert unpacked(archive, "ours", "-x", *words) == theirs
+    assert unpacked(archive, "bundled", "-xpS") == theirs
+
+
+def test_parts_of_names_are_left_out_as_by_tar(archive: Path) -> None:
+    words = ("-x", "--strip-components", "2")
+    assert unpacked(archive, "ours", *words) == unpacked(archive, "theirs", "tar", *words)
+
+
+def test_what_is_told_in_place_of_wildcards_unpacks_the_same_files(archive: Path) -> None:
+    theirs = unpacked(archive, "theirs", "tar", "-x", "--wildcards", "*.txt")
+    ours = unpacked(archive, "ours", "-x", "--exclude", "*", "--include", "*/", "--include", "*.txt")
+    assert [each for each in ours if each[0].endswith(".txt")] == [each for each in theirs if each[0].endswith(".txt")]
+    assert not [each for each in ours if each[0].endswith(".o")]
+    advice = refusals.refusal(partial(PTAR.parse, ["-x", "-f", "a.tar", "--wildcards", "*.txt"]))
+    assert "--exclude '*' --include '*/' --include 'P'" in advice
