@@ -87,6 +87,21 @@ def test_of_some_members_and_with_other_digests(tree: Path, tmp_path: Path) -> N
         assert told(found) == told(of_part)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_is_excluded_is_that_which_would_not_be_unpacked(ranks: int, tree: Path, tmp_path: Path) -> None:
+    """Patterns are for paths below DIR, and not for names as they stand in an archive."""
+    archive, found, place = tmp_path / "a", tmp_path / "found", tmp_path / "place"
+    subprocess.run(["tar", "-cf", archive, "-C", tree, "."], check=True)
+    place.mkdir()
+    subprocess.run(["tar", "-xf", archive, "-C", place, "--exclude=./a-b", "--exclude=./a.b/a"], check=True)
+    left_out = ("--exclude", "/a-b/", "--exclude", "a.b/a")
+    done = ptar("-tf", archive, "--signature", found, *left_out, ranks=ranks)
+    assert done.returncode == 0, show(done)
+    assert b"./a.b/a-b" in done.stdout.splitlines()
+    assert not {b"./a-b/", b"./a-b/c/a", b"./a.b/a"}.intersection(done.stdout.splitlines())
+    assert pverify(found, place).returncode == 0
+
+
 def test_what_tar_would_unpack_is_told(tmp_path: Path) -> None:
     """Several tops, directories that nothing tells of, several members of a name, links to what was there before."""
     members = [

@@ -95,7 +95,7 @@ class Sorting:
             result.count(counts.FOUND)
             result.fail(place_of(b""), member.name, Problem("extract", 0, text=str(unsafe)), retry=Tried.NEVER)
             return False
-        if not self._is_wanted(name, path, member):
+        if not self._is_wanted(path, member):
             return False
         self._found += 1
         self._found_bytes += member.size
@@ -155,19 +155,14 @@ class Sorting:
             directory = directory.rpartition(b"/")[0]
             self._around.add(directory)
 
-    def _is_wanted(self, name: bytes, path: bytes, member: Member) -> bool:
-        if self._wanted and not any(is_below(member.name, each) for each in self._wanted):
+    def _is_wanted(self, path: bytes, member: Member) -> bool:
+        if not is_named(member, self._wanted):
             return False
-        if not self._selected.anything:
+        if is_selected(member, path, self._selected):
             return True
-        pattern = path + b"/" if member.kind == DIRECTORY else path
-        taken = not self._selected.excludes_below(pattern)
-        if taken and member.kind != DIRECTORY:
-            taken = self._selected.takes_item(member.st_mode, member.size, member.mtime)
-        if not taken:
-            for counter in (counts.FOUND, counts.SKIPPED, counts.EXCLUDED):
-                self._result.count(counter)
-        return taken
+        for counter in (counts.FOUND, counts.SKIPPED, counts.EXCLUDED):
+            self._result.count(counter)
+        return False
 
     def end(self) -> None:
         self._result.count(counts.FOUND, self._found)
@@ -178,15 +173,31 @@ class Sorting:
 
 
 def asked_for(member: Member, names: Collection[bytes], selection: Selection) -> bool:
-    """Is it, or what it lies in, among the ``names``, if there are any, and not excluded?"""
-    if names and not any(is_below(member.name, each) for each in names):
+    """Is it, or what it lies in, among the ``names``, if there are any, and not excluded where it would be unpacked to?
+
+    A member that would lead out of there is told, whatever is excluded.
+    """
+    if not is_named(member, names):
         return False
+    try:
+        return is_selected(member, safe_path(member.name), selection)
+    except Unsafe:
+        return True
+
+
+def is_named(member: Member, names: Collection[bytes]) -> bool:
+    """Is it, or what it lies in, among the ``names``, if there are any?"""
+    return not names or any(is_below(member.name, each) for each in names)
+
+
+def is_selected(member: Member, path: bytes, selection: Selection) -> bool:
+    """Do the filters take it as what is unpacked to ``path``?"""
     if not selection.anything:
         return True
-    path = member.name.lstrip(b"/")
-    if selection.excludes_below(path):
+    is_directory = member.kind == DIRECTORY
+    if selection.excludes_below(path + b"/" if is_directory else path):
         return False
-    return member.kind == DIRECTORY or selection.takes_item(member.st_mode, member.size, member.mtime)
+    return is_directory or selection.takes_item(member.st_mode, member.size, member.mtime)
 
 
 def stripped(name: bytes, parts: int) -> bytes:
