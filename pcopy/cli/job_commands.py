@@ -11,8 +11,10 @@ from pcopy.errors import NotAllDone, Refused
 from pcopy.jobs.chosen import discard, job_path, listing, to_standard_error
 from pcopy.jobs.control import change, described
 from pcopy.jobs.directories import last_worked_on, state_directory, unfinished
+from pcopy.jobs.job_file import name_of
 from pcopy.jobs.leftovers import remove_temporaries
-from pcopy.jobs.listing import locks, name_of, way
+from pcopy.jobs.listing import way
+from pcopy.jobs.lock import locks
 from pcopy.jobs.meant import followed
 from pcopy.launch.launcher import speaks
 from pcopy.report.streams import tell
@@ -77,7 +79,7 @@ def _older(age: float) -> dict[bytes, str]:
     """The jobs on which nobody works, nor has worked for ``age`` seconds, and what to tell of each."""
     before = time.time() - age
     return {
-        listed.path: f"{name_of(listed)}: {way(listed.file)}"
+        listed.path: f"{name_of(listed.path)}: {way(listed.file)}"
         for listed in unfinished(state_directory())
-        if listed.file is not None and not locks(listed) and last_worked_on(listed) <= before
+        if listed.file is not None and not locks(listed.path) and last_worked_on(listed) <= before
     }

@@ -25,9 +25,9 @@ from pcopy.jobs.directories import (
     take,
     unfinished,
 )
-from pcopy.jobs.job_file import RUNNING
-from pcopy.jobs.listing import json_line, locks, name_of, table
-from pcopy.jobs.lock import Lock
+from pcopy.jobs.job_file import RUNNING, name_of
+from pcopy.jobs.listing import json_line, table
+from pcopy.jobs.lock import Lock, locks
 from pcopy.jobs.meant import meant, nearest
 from pcopy.jobs.paths import absolute, source_of, target_of
 from pcopy.jobs.roots import Gone, check_roots, check_targets, lost, refuse_lost_mounts
@@ -75,7 +75,7 @@ def _meant(word: bytes) -> str:
     if b"/" in word and (text := meant(word)):
         return text
     with suppress(Refused):
-        names = [name_of(listed) for listed in unfinished(state_directory())]
+        names = [name_of(listed.path) for listed in unfinished(state_directory())]
         if near := nearest(os.fsdecode(word), names):
             return f"{near} is one: was that meant?"
     return "pcopy --jobs lists those that there are (one that has ended with status 0 is gone)"
@@ -91,7 +91,7 @@ def _naming_its_job(path: bytes) -> Iterator[None]:
         for listed in unfinished(state_directory()):
             roots = listed.file.roots if listed.file else ()
             if any(real in (source_of(root), root.target, target_of(root)) for root in roots):
-                raise NoJob(f"{none}; job {name_of(listed)} copies from or to it: was that meant?") from None
+                raise NoJob(f"{none}; job {name_of(listed.path)} copies from or to it: was that meant?") from None
         raise
 
 
@@ -171,7 +171,7 @@ def _only_one(tell: Tell) -> bytes:
     state = state_directory()
     listed_all = unfinished(state)
     found = [listed for listed in listed_all if listed.file is not None]
-    free = [listed for listed in found if not locks(listed)]
+    free = [listed for listed in found if not locks(listed.path)]
     if len(free) == 1:
         return free[0].path
     if not found and listed_all:

@@ -22,9 +22,9 @@ from pcopy.jobs.directories import (
     state_directory,
     unfinished,
 )
-from pcopy.jobs.job_file import JobFile, JobRoot
+from pcopy.jobs.job_file import JobFile, JobRoot, name_of
 from pcopy.jobs.lifecycle import resuming
-from pcopy.jobs.listing import locks, name_of
+from pcopy.jobs.lock import locks
 from pcopy.jobs.paths import lies_in, resolve, source_of, target_of
 from pcopy.jobs.roots import check_roots, is_there, look_at
 from pcopy.named import NamedTuple
@@ -63,12 +63,12 @@ def earlier_jobs(roots: Sequence[Root], options: Options, *, alone: bool) -> Ear
             continue
         if alone and len(roots) == len(file.roots) == 1 and _is_begun_elsewhere(file, roots[0], options):
             raise _refusal(listed, file, roots[0])
-        if options.existing in KEEPING_UNREAD and _may_have_cut_short(file, roots) and not locks(listed):
+        if options.existing in KEEPING_UNREAD and _may_have_cut_short(file, roots) and not locks(listed.path):
             raise Refused(
                 f"{_unfinished(listed)}, and {_would_keep(options)}: go on with it ({resuming(listed.path)}), "
                 "or write --existing changed"
             )
-        if alone and _copies_the_same(file, roots, options) and not locks(listed):
+        if alone and _copies_the_same(file, roots, options) and not locks(listed.path):
             superseded.append(listed)
         else:
             told += _overlapping(listed, file, roots)
@@ -91,15 +91,15 @@ def taken_over(job: StoredJob, roots: Sequence[Root], options: Options) -> Earli
         and listed.file
         and last_worked_on(listed) < job.file.created
         and _copies_the_same(listed.file, roots, options)
-        and not locks(listed)
+        and not locks(listed.path)
     ]
     return Earlier(tuple(_superseding(superseded)), tuple(superseded))
 
 
 def _unread(listed: Listed, options: Options) -> str:
     """The notice about a job that cannot be read, and may have this destination; raises as ``earlier_jobs`` does."""
-    name = name_of(listed)
-    if options.existing in KEEPING_UNREAD and not locks(listed):
+    name = name_of(listed.path)
+    if options.existing in KEEPING_UNREAD and not locks(listed.path):
         raise Refused(
             f"job {name} cannot be read. It may have this destination, and {_would_keep(options)}: "
             f"write --existing changed ({listed.trouble})"
@@ -138,21 +138,21 @@ def _superseding(found: Sequence[Listed]) -> list[str]:
 
 
 def _unfinished(listed: Listed) -> str:
-    return f"job {name_of(listed)} has not finished"
+    return f"job {name_of(listed.path)} has not finished"
 
 
 def _overlapping(listed: Listed, file: JobFile, roots: Sequence[Root]) -> list[str]:
     """The notices about jobs that copy into the destination of another one."""
     mine, theirs = [target_of(root) for root in roots], [target_of(root) for root in file.roots]
     state, goes_on = _unfinished(listed), f"{resuming(listed.path)} goes on with it"
-    if locks(listed):
-        state, goes_on = f"job {name_of(listed)} is still busy", "two jobs at once get into each other's way"
+    if locks(listed.path):
+        state, goes_on = f"job {name_of(listed.path)} is still busy", "two jobs at once get into each other's way"
     else:
         try:
             check_roots(file)
         except Refused:
             gone = "what it copied from or to is gone, or another directory is there now"
-            goes_on = f"{gone}; pcopy --discard {name_of(listed)} gives it up"
+            goes_on = f"{gone}; pcopy --discard {name_of(listed.path)} gives it up"
     if any(lies_in(target, other) for target in mine for other in theirs):
         return [f"{state} with this destination: {goes_on}"]
     if inner := [other for target in mine for other in theirs if lies_in(other, target)]:
@@ -226,9 +226,9 @@ def _is_same_source(old: JobRoot, new: Root) -> bool:
 
 def _refusal(listed: Listed, file: JobFile, new: Root) -> Refused:
     source, began, now = (shown(path) for path in (source_of(new), target_of(file.roots[0]), target_of(new)))
-    name = name_of(listed)
+    name = name_of(listed.path)
     state, way = "has not finished copying", "go on with the job"
-    if locks(listed):
+    if locks(listed.path):
         state, way = "is still copying", "wait for its end; if it is stopped, go on with it"
     return Refused(
         f"job {name} {state} {source} to {began}, and now that this is there the same command would copy to {now}: "

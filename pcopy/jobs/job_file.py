@@ -8,6 +8,7 @@ mappings ``{"map": {...}}``, sequences arrays. So nothing but primitives can com
 from __future__ import annotations
 
 import json
+import os
 from _blake2 import blake2b  # hashlib would load OpenSSL, too, which takes as long as a hundred small files
 from collections.abc import Mapping
 from typing import Any
@@ -29,6 +30,11 @@ STATES = (RUNNING, STOPPED, FAILED_ITEMS, NOT_ALL_WRITTEN, OVER)
 
 
 _MAGIC = b"pcopy job "
+
+
+def name_of(path: bytes) -> str:
+    """By which ``--resume`` and ``--discard`` know the job in the directory ``path``: that one's name."""
+    return shown(os.path.basename(path))
 
 
 class Made(NamedTuple):

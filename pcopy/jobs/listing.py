@@ -6,17 +6,15 @@ If a job did not end in order, its counts are those on record: a resume goes on 
 from __future__ import annotations
 
 import json
-import os
 import time
 from binascii import b2a_base64
 from collections.abc import Sequence
 from typing import Any
 
-from pcopy.errors import Refused
 from pcopy.jobs.control import described, progress_of
 from pcopy.jobs.directories import Listed
-from pcopy.jobs.job_file import RUNNING, JobFile
-from pcopy.jobs.lock import Holder, holders
+from pcopy.jobs.job_file import RUNNING, JobFile, name_of
+from pcopy.jobs.lock import Holder, locks
 from pcopy.jobs.paths import source_of, target_of
 from pcopy.tasks.base.job import Totals
 from pcopy.text import counted, shown
@@ -31,7 +29,7 @@ _HEADS = ("JOB", "BEGUN", "STATE", "COPIED")
 
 def table(found: Sequence[Listed]) -> list[str]:
     """The lines for people; what cannot be used comes last."""
-    usable = [(listed, listed.file, locks(listed)) for listed in found if listed.file is not None]
+    usable = [(listed, listed.file, locks(listed.path)) for listed in found if listed.file is not None]
     told = [progress_of(listed.path, job.runs) if holding else None for listed, job, holding in usable]
     rows = [_row(*each, progress) for each, progress in zip(usable, told, strict=True)]
     widths = [max(map(len, column)) for column in zip(_HEADS, *rows, strict=True)]
@@ -52,14 +50,14 @@ def way(job: JobFile) -> str:
 
 def json_line(listed: Listed) -> str:
     values: dict[str, object] = {
-        "job": name_of(listed),
+        "job": name_of(listed.path),
         "directory": shown(listed.path),
         "directory_b64": b2a_base64(listed.path, newline=False).decode("ascii"),
     }
     job = listed.file
     if job is None:
         return json.dumps({**values, "state": None, "message": listed.trouble})
-    totals, locked = _totals(listed.path, job) or Totals(), locks(listed)
+    totals, locked = _totals(listed.path, job) or Totals(), locks(listed.path)
     counts = {name: getattr(totals, name) for name in ("found", "copied", "skipped", "failed", "bytes")}
     values |= {
         "begun": job.created,
@@ -72,19 +70,6 @@ def json_line(listed: Listed) -> str:
         "progress": progress_of(listed.path, job.runs) if locked else None,
     }
     return json.dumps(values)
-
-
-def name_of(listed: Listed) -> str:
-    """The name by which ``--resume`` and ``--discard`` know a job: its directory's."""
-    return shown(os.path.basename(listed.path))
-
-
-def locks(listed: Listed) -> list[Holder]:
-    """The ranks that work on the job."""
-    try:
-        return holders(listed.path)
-    except Refused:  # it has ended in this moment
-        return []
 
 
 def _getting_on(told: dict[str, Any] | None) -> str:
@@ -109,7 +94,7 @@ def _row(listed: Listed, job: JobFile, locked: Sequence[Holder], told: dict[str,
     number = told["copied"] if told else totals.copied if totals else 0
     copied = f"{number:,} of {totals.found:,}, {show_size(totals.bytes)}" if totals else "-"
     state = "paused" if told and told["paused"] else _state(job, locked)
-    return name_of(listed), begun, state, copied
+    return name_of(listed.path), begun, state, copied
 
 
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:

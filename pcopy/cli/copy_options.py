@@ -1,0 +1,138 @@
+"""The options that ``pcopy`` and ``psync`` have to themselves, by groups of their help."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pcopy.cli.argument_types import (
+    at_least_0,
+    block_size,
+    chunk_size,
+    parse_owner,
+    ranks,
+    stripe,
+    stripe_table,
+    taking,
+)
+from pcopy.cli.common_options import add_in_flight, add_limits, add_ranks, add_termination
+from pcopy.cli.mistakes import named_nearest
+from pcopy.fsio.data import REFLINKS
+from pcopy.fsio.preserve import ATTRIBUTES
+from pcopy.signature.algorithms import ALGORITHMS
+from pcopy.tasks.base.job import EXISTING, Options
+from pcopy.text import shown
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+
+ARCHIVE = "pdPltgoDHAXS"  # letters that users of cp and rsync add, and that say what is the default here
+_ALL = "all"
+_DEFAULTS = Options()
+
+
+def _policy(text: str) -> str:
+    if text not in EXISTING:
+        hint = named_nearest(text, EXISTING) or " (rsync's --existing is not in this version)"
+        raise ValueError(f"not one of {', '.join(EXISTING)}{hint}")
+    return text
+
+
+def _wish(what: str, text: str) -> tuple[str, Sequence[str]]:
+    words = text.split(",")
+    valid = (*ATTRIBUTES, _ALL)
+    for word in words:
+        if word not in valid:
+            unknown = f"there is no '{shown(os.fsencode(word))}' to preserve"
+            raise ValueError(f"{unknown}, only {', '.join(valid)}{named_nearest(word, valid)}")
+    return what, ATTRIBUTES if _ALL in words else words
+
+
+def add_everyday(parser: ArgumentParser, program: str) -> None:
+    from argparse import SUPPRESS  # argparse knows it by identity, not by what it says
+
+    everyday = parser.add_argument_group("every day")
+    add = everyday.add_argument
+    add_ranks(everyday, program, "copy", ranks)
+    add("-u", "--update", dest="existing", action="store_const", const="newer", default=None,
+        help="leave files alone that are as new as the source, or newer; the same as --existing newer")  # fmt: skip
+    add("--existing", metavar="WHAT", type=taking(_policy), default=None,
+        help="when to replace files that are there: replace (always), changed (if size or time differ; where only "
+        "metadata do, these are set), newer (if the source is newer), skip (never), fail (never; they count as "
+        f"failed); default: {'changed' if program == 'psync' else 'replace'}")  # fmt: skip
+    add("--checksum", action="store_true",
+        help="leave files alone whose contents are equal, whatever their times; replace others")  # fmt: skip
+    add("--inplace", action="store_true", help="write over existing files instead of replacing them by new ones")
+    add("-L", "--dereference", action="store_true", help="follow symbolic links: copy what they lead to")
+    add("-x", "--one-file-system", action="store_true",
+        help="stay on the file system of SRC: mount points become empty directories")  # fmt: skip
+    add("--dry-run", action="store_true",
+        help="change nothing; list what would be done with each item, then totals, sizes, what is free")  # fmt: skip
+    add("--force", action="store_true", help="go on where DST seems to have too little free space or inodes")
+    add("-T", "--no-target-directory", action="store_true", help="DST itself is the target, even if it is a directory")
+    add("-a", "-r", "-R", "--archive", "--recursive", dest="archive", action="store_true",
+        help=f"accepted, without effect, as are -{' -'.join(ARCHIVE.replace('t', ''))}, and t "
+        "in a bundle: trees are copied whole, with all attributes, by default")  # fmt: skip
+    add(*[f"-{letter}" for letter in ARCHIVE], dest="archive", action="store_true", help=SUPPRESS)
+
+
+def add_kept(parser: ArgumentParser) -> None:
+    words = f"LIST: words out of {', '.join(ATTRIBUTES[:-1])},\n{ATTRIBUTES[-1]}, {_ALL}; with commas"
+    add = parser.add_argument_group("what copies keep", words).add_argument
+    add("--preserve", metavar="LIST", action="append", type=taking(partial(_wish, "preserve")),
+        help="keep these attributes only (default: all)")  # fmt: skip
+    add("--no-preserve", dest="preserve", metavar="LIST", action="append", type=taking(partial(_wish, "no_preserve")),
+        help="keep all attributes but these")  # fmt: skip
+    add("--chown", metavar="USER:GROUP", type=taking(parse_owner), default=_DEFAULTS.preserve.chown,
+        help="owner and group of all copies, names or numbers; either may be left out")  # fmt: skip
+    add("--modify-window", metavar="SECONDS", type=taking(at_least_0), default=_DEFAULTS.modify_window,
+        help="times that differ by no more than this are equal (default 0, in whole seconds)")  # fmt: skip
+
+
+def add_proof(parser: ArgumentParser) -> None:
+    add = parser.add_argument_group("proof").add_argument
+    add("--verify", action="store_true",
+        help="read back from storage what was copied, and compare it; also what --existing changed and "
+        "--checksum have kept, but not what -u and --existing skip have kept")  # fmt: skip
+    add("--repair", action="store_true", help="as --verify, and copy again the items that differ")
+    add("--signature", metavar="FILE", help="write one value for the whole dataset; pverify compares with it later")
+    add("--manifest", metavar="FILE", help="write a line with a digest for each item")
+    add("--hash", choices=(*ALGORITHMS, "none"), metavar="HOW", default=None,
+        help="digest while copying: xxh3-128 (finds accidents; the default where a digest is wanted), blake3 "
+        "(withstands forgery), none (the default elsewhere)")  # fmt: skip
+
+
+def add_tuning(parser: ArgumentParser) -> None:
+    tuning = parser.add_argument_group("tuning", "SIZE: 64K, 4MiB, 1.5G (powers of 1024), 10MB (powers of 1000)")
+    add = tuning.add_argument
+    add("--chunk-size", metavar="SIZE", type=taking(chunk_size), default=_DEFAULTS.chunk_size,
+        help="large files are copied in chunks of this size (default: auto)")  # fmt: skip
+    add("--block-size", metavar="SIZE", type=taking(block_size), default=_DEFAULTS.block_size,
+        help="unit of digests: a power of two of 64K or more (default 4M)")  # fmt: skip
+    add("--reflink", choices=REFLINKS, metavar="WHEN", default=_DEFAULTS.reflink,
+        help="share contents with the source where both are on one file system that can: auto (default), never, "
+        "always (what can't be shared fails)")  # fmt: skip
+    add("--direct", action="store_true",
+        help="copy files above 4 MiB past the page cache (O_DIRECT), and read back so when verifying")  # fmt: skip
+    add("--drop-cache", action="store_true",
+        help="leave nothing of files above 4 MiB in the page cache, on neither side")  # fmt: skip
+    add("--fsync", action="store_true", help="bring each file to storage before it gets its name")
+    add("--no-sync", action="store_true", help="do not wait at the end until the copies are on storage")
+    add("--max-errors", metavar="N", type=taking(at_least_0), default=_DEFAULTS.max_errors,
+        help="stop after N failed items (default 0: never)")  # fmt: skip
+    add_limits(tuning)
+    add_in_flight(tuning)
+    add_termination(tuning)
+
+
+def add_lustre(parser: ArgumentParser) -> None:
+    add = parser.add_argument_group("Lustre", "where DST is on another file system, these have no effect").add_argument
+    add("--stripe", metavar="HOW", type=taking(stripe), default=None,
+        help="layout of new files: preserve (the source's; default), auto (by size), inherit (the directory's), or "
+        "COUNT[:SIZE], stripes and bytes of each (-1: on all OSTs)")  # fmt: skip
+    add("--stripe-table", metavar="TABLE", type=taking(stripe_table), default=None,
+        help="for --stripe auto: stripes by size of file, as in 1,1G=8,10G=24,100G=72")  # fmt: skip
+    add("--stripe-affinity", action="store_true", help="split files so that each part lies on one OST")
+    add("--group-lock", action="store_true", help="let all who write to a split file share one lock (also --direct)")
