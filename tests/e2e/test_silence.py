@@ -19,6 +19,7 @@ import pytest
 
 from tests.support.command import REPOSITORY
 from tests.support.faults import slowed
+from tests.support.filesystems import remove
 from tests.support.oracle import differences
 from tests.support.processes import Run, background, wait_for_temporary, wait_until
 from tests.support.walk import temporaries
@@ -90,16 +91,23 @@ def wait_until_all_read(run: Run) -> None:
     assert wait_until(lambda: all(read(pid) > 40 * MIB for pid in run.processes()), 60)
 
 
-@pytest.fixture
-def source(area: Path) -> Path:
-    """Large enough to meet a run in the midst of it."""
-    (area / "source").mkdir()
+@pytest.fixture(scope="module")
+def large(session_scratch: Path) -> Iterator[Path]:
+    """Large enough to meet a run in the midst of it; no test changes it."""
+    place = session_scratch / f"silence-{os.getpid()}"
+    (place / "source").mkdir(parents=True)
     for number in range(3):
-        with open(area / f"source/{number}", "wb") as file:
+        with open(place / f"source/{number}", "wb") as file:
             for _ in range(300):
                 file.write(os.urandom(1024) * 1024)
+    yield place / "source"
+    remove(place)
+
+
+@pytest.fixture
+def source(area: Path, large: Path) -> Path:
     (area / "copy").mkdir()
-    return area / "source"
+    return large
 
 
 @pytest.fixture

@@ -54,7 +54,6 @@ class Strand:
         self.is_over = False
         self.has_begun = False
         """Is its start over?"""
-        self.trouble = ""
         self.waits = 0
         """The number of its wait: what would end an earlier one comes too late."""
         self.over = Signal(world)
@@ -74,10 +73,11 @@ class Strand:
         except Ended:
             pass
         except BaseException:
-            self.trouble = f"{self.name}: {traceback.format_exc()}"
+            self.world.troubles.append(f"{self.name}: {traceback.format_exc()}")
         finally:
             self._action = _nothing  # what it holds goes now, and not in the midst of another world
             self.is_over = True
+            self.world.living -= 1
             if not self.world.is_over:
                 self.over.set()
             _local.strand = None
@@ -142,6 +142,10 @@ class World:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._scheduled = 0
         self._strands: list[Strand] = []
+        self.living = 0
+        """Strands that are not over."""
+        self.troubles: list[str] = []
+        """What has ended some."""
 
     @property
     def strand(self) -> Strand:
@@ -160,18 +164,22 @@ class World:
 
     def spawn(self, name: str, client: int, action: Callable[[], object]) -> Strand:
         """A new thread, which makes its start at once."""
-        strand = Strand(self, name, client, action)
-        self._strands.append(strand)
+        strand = self._made(name, client, action)
         self.later(0.0, strand.resume)
         return strand
 
     def spawn_beside(self, action: Callable[[], object]) -> Strand:
         """A new thread that has no start of its own: it works at once, or with the strand that makes it."""
         above = self.strand
-        strand = Strand(self, f"beside {above.name}", above.client, action)
+        strand = self._made(f"beside {above.name}", above.client, action)
         strand.has_begun = True
-        self._strands.append(strand)
         self.later(0.0 if above.has_begun else self._until(strand), lambda: self._go_on(strand, 0))
+        return strand
+
+    def _made(self, name: str, client: int, action: Callable[[], object]) -> Strand:
+        strand = Strand(self, name, client, action)
+        self._strands.append(strand)
+        self.living += 1
         return strand
 
     def begin(self) -> None:
@@ -191,7 +199,7 @@ class World:
 
     def play(self) -> str:
         """Until all strands have ended, or the world has; returns what went wrong."""
-        while not all(strand.is_over for strand in self._strands) and not self.is_over:
+        while self.living and not self.is_over:
             if not self._events:
                 return self._stop(f"they wait for ever: {[each.name for each in self._strands if not each.is_over]}")
             at, _, call = heapq.heappop(self._events)
@@ -202,19 +210,16 @@ class World:
             self.on_event()
             if not self.is_over:
                 call()
-            if trouble := self._trouble():
-                return self._stop(trouble)
+            if self.troubles:
+                break
         return self._stop("")
-
-    def _trouble(self) -> str:
-        return next((strand.trouble for strand in self._strands if strand.trouble), "")
 
     def _stop(self, trouble: str) -> str:
         self.is_over = True
         for strand in self._strands:
             while not strand.is_over:
                 strand.resume()
-        return trouble or self._trouble()
+        return trouble or next(iter(self.troubles), "")
 
     def end(self) -> None:
         """Everything ends now; raises ``Ended`` in a strand."""
