@@ -10,12 +10,14 @@ import os
 import stat
 import sys
 import time
+from math import inf
 from typing import TYPE_CHECKING
 
 from pcopy.archive.member import LINK, SYMLINK, Member
 from pcopy.archive.reader import Damage, FoundMember, Read, members
 from pcopy.errors import HINDRANCES, INCOMPLETE, OK, Refused, hindrance
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.throttle import Throttle
 from pcopy.report.streams import tell
 from pcopy.signature.algorithms import algorithm
 from pcopy.tasks.archive.contents import ArchiveContents
@@ -92,7 +94,7 @@ class ArchiveListing:
         """Raises ``Problem``, and ``OSError`` from spools."""
         digests: MemberDigests | None = None
         if self._signature is not None:
-            read = Ahead(read).read
+            read = Ahead(_limited(read, self._options.bwlimit)).read
             digests = MemberDigests(read, algorithm(self._options.hash), self._options.block_size)
         for each in members(read, number_of):
             if isinstance(each, Damage):
@@ -154,6 +156,19 @@ class ArchiveListing:
     def close(self) -> None:
         if self._signature is not None:
             self._signature.close()
+
+
+def _limited(read: Read, rate: int) -> Read:
+    """The same, of ``rate`` bytes a second (0: of any number)."""
+    throttle = Throttle()
+    throttle.allow(rate or inf, inf)
+
+    def limited(offset: int, size: int) -> bytes:
+        for _ in throttle.spend(size):
+            pass
+        return read(offset, size)
+
+    return limited
 
 
 def _values(member: Member) -> dict[str, object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,19 @@ def test_an_archive_that_ends_early_and_a_name_that_is_not_there(archives: dict[
         done = ptar("-tqf", tmp_path / "a", "--signature", tmp_path / "found", *words, ranks=2)
         assert (done.returncode, why in done.stderr) == (1, True), show(done)
         assert not (tmp_path / "found").exists()
+
+
+@pytest.mark.parametrize(("letter", "ranks"), [("", 1), ("", 2), ("z", 1)])
+def test_small_members_keep_to_a_limit(letter: str, ranks: int, tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    for number in range(60):
+        (tmp_path / "tree" / f"{number}").write_bytes(os.urandom(50_000))
+    subprocess.run(["tar", f"-c{letter}f", tmp_path / "a", "-C", tmp_path, "tree"], check=True)
+    began = time.monotonic()
+    done = ptar("-tqf", tmp_path / "a", "--signature", tmp_path / "found", "--bwlimit", "1M", ranks=ranks)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b""), show(done)
+    assert time.monotonic() - began > 2  # 3 MB, of which a tenth of a second's are free for each rank
+    assert pverify(tmp_path / "found", tmp_path / "tree").returncode == 0
 
 
 def test_a_signal_leaves_no_signature(archives: dict[str, Path], tmp_path: Path) -> None:

@@ -78,7 +78,9 @@ class DigestSpan(Kind, code=183, doing="reading members", is_note=False):
 
     def run(self, rank: Rank, result: Result) -> Steps:
         digesting = SpanDigests(rank, result)
-        yield from read_span(rank, digesting, self.start, self.end)
+        for step in read_span(rank, digesting, self.start, self.end):
+            yield from rank.throttle.naps()
+            yield step
         digesting.end()
 
 
@@ -86,6 +88,7 @@ class SpanDigests:
     """Fills ``pcopy.tasks.archive.read_headers.Sorter``: takes the members of a span."""
 
     takes_plain = False
+    items_per_slice = 1  # each has contents, too
 
     def __init__(self, rank: Rank, result: Result) -> None:
         self._rank, self._result = rank, result
@@ -113,6 +116,8 @@ class SpanDigests:
             item = None if member.kind == LINK else self._digests.item(found)
         except Problem as met:
             problem = f"{met.operation}: {met.strerror}"
+        self._rank.throttle.bytes.take(found.stored)  # to be paid before the next one
+        self._rank.counters[counts.MOVED] += found.stored
         result.count(counts.FILES)
         result.count(counts.BYTES, member.size)
         self._records.append(DigestedMember(found, item, problem).record)

@@ -31,6 +31,8 @@ from pcopy.walk.selection import Selection
 if TYPE_CHECKING:
     from pcopy.fsio.kernel.native_tar import PlainMembers
 
+ITEMS_PER_SLICE = 64
+"""Members of which headers are read in one slice."""
 PART_MEMBERS = 256
 """Members of one directory that are handed on together."""
 SORT_BUDGET = 32 << 20
@@ -44,6 +46,8 @@ _MARKED_LEVELS = 64
 
 class Sorting:
     """Says of each member where it goes, and whether it is wanted."""
+
+    items_per_slice = ITEMS_PER_SLICE
 
     def __init__(self, rank: Rank, result: Result) -> None:
         self._rank = rank

@@ -12,7 +12,7 @@ from pcopy.archive.skim import skim
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.kernel.choose import kernel_name
 from pcopy.fsio.problem import Problem
-from pcopy.tasks.archive.found_members import Sorting
+from pcopy.tasks.archive.found_members import ITEMS_PER_SLICE, Sorting
 from pcopy.tasks.archive.opened import OpenArchive, number_of
 from pcopy.tasks.base.kind import Kind, Steps
 from pcopy.tasks.base.rank import CALL_COST, Rank
@@ -27,8 +27,6 @@ SPAN_BYTES = 1 << 20
 """Members and bytes with which a span is long enough for a task."""
 TO_THE_END = 1 << 62
 """The end of a span that goes on to the end of the archive."""
-_ITEMS_PER_SLICE = 64
-"""Members after which a rank looks up from its work."""
 _GAP = 64 << 10
 """Bytes between two members from which only headers are read."""
 
@@ -68,7 +66,7 @@ def find_spans(rank: Rank, result: Result, task_of: Callable[[int, int], Kind]) 
             if offset - start >= (SPAN_BYTES if number >= SPAN_MEMBERS else 4 * SPAN_BYTES):
                 result.spawn(task_of(start, offset), offset - start)
                 start, number = offset, 0
-            if not number % _ITEMS_PER_SLICE:
+            if not number % ITEMS_PER_SLICE:
                 yield None
     except Problem:  # whoever reads what follows tells of it
         pass
@@ -95,6 +93,8 @@ class Sorter(Protocol):
 
     takes_plain: bool
     """Does it take members that are found in C?"""
+    items_per_slice: int
+    """Members after which the rank looks up from its work."""
 
     def take_plain(self, found: PlainMembers) -> None: ...
 
@@ -175,7 +175,7 @@ class Span:
                 self.at = each.next
                 if self._sorting.take(each) and until_plain and not has_damage and not self.known:
                     return True
-            if number % _ITEMS_PER_SLICE == _ITEMS_PER_SLICE - 1:
+            if number % self._sorting.items_per_slice == self._sorting.items_per_slice - 1:
                 yield None
         return False
 
