@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pcopy.archive.reader import Damage
 from pcopy.engine.messages import Halt
 from pcopy.engine.task import Spawn
-from pcopy.errors import HINDRANCES, INCOMPLETE, OK, STOPPED, PcopyError, hindrance
+from pcopy.errors import HINDRANCES, INCOMPLETE, INTERNAL, OK, STOPPED, PcopyError, hindrance
 from pcopy.launch.tool import Ended, Preparation
 from pcopy.launch.watch.signals import told
 from pcopy.report.streams import tell
@@ -32,7 +32,9 @@ class ProveDirector(JobDirector):
         return None
 
     def _status(self, sums: Totals, halted: Halt | None) -> int:
-        return STOPPED if halted is not None else self._settle(self._rank, sums)
+        if halted is not None:
+            return STOPPED
+        return INTERNAL if sums.found != sums.copied else self._settle(self._rank, sums)
 
 
 class Proving(RepeatableTool):
@@ -94,6 +96,8 @@ class ProvePreparation(Preparation):
         self._listing.close()
         if ended.halted is not None:
             tell("ptar", f"{told(ended.halted)}; no signature is written: the same command begins anew")
+        elif ended.status == INTERNAL:
+            tell("ptar", "internal error (status 70): not all that was found was read; no signature is written")
         sys.stdout.flush()
         return ended.status
 
