@@ -9,10 +9,11 @@ import marshal
 from typing import TYPE_CHECKING, Any
 
 from pcopy.archive.member import FILE, LINK, Extents, Member
-from pcopy.archive.reader import Damage, FoundMember
+from pcopy.archive.reader import Damage, FoundMember, Read
 from pcopy.fsio.problem import Plain, Problem
 from pcopy.fsio.throttle import throttled
 from pcopy.named import NamedTuple
+from pcopy.signature.items import FILE as FILE_TYPE
 from pcopy.signature.sorting import ExternalSorter, KeyValue
 from pcopy.tasks.archive.found_members import asked_for
 from pcopy.tasks.archive.member_digests import PIECE, Ahead, ItemInArchive, MemberDigests
@@ -92,7 +93,7 @@ class SpanDigests:
 
     def __init__(self, rank: Rank, result: Result) -> None:
         self._rank, self._result = rank, result
-        self._digests = digests_of(rank, Ahead(rank.own(OpenArchive).read))
+        self._digests = digests_of(rank, Ahead(rank.own(OpenArchive).read).read)
         self._selected = rank.own(Selected)
         self._records: list[KeyValue] = []
 
@@ -128,8 +129,8 @@ class SpanDigests:
             self._result.spawn(DigestedNote(marshal.dumps(self._records)), owner=0)
 
 
-def digests_of(rank: Rank, ahead: Ahead) -> MemberDigests:
-    return MemberDigests(ahead.read, rank.hashing.algorithm, rank.hashing.block_size)
+def digests_of(rank: Rank, read: Read) -> MemberDigests:
+    return MemberDigests(read, rank.hashing.algorithm, rank.hashing.block_size)
 
 
 def begin_parts(rank: Rank, result: Result, found: FoundMember) -> None:
@@ -161,8 +162,7 @@ class DigestPart(Kind, code=184, doing="reading a part of a member", is_note=Fal
     def run(self, rank: Rank, result: Result) -> Steps:
         hasher, told, root = rank.hashing.hasher(), None, b""
         extents: Extents | None = marshal.loads(self.extents)
-        archive = rank.own(OpenArchive)
-        digests = MemberDigests(archive.read_all, rank.hashing.algorithm, rank.hashing.block_size)
+        digests = digests_of(rank, rank.own(OpenArchive).read_all)
         try:
             for moved in throttled(digests.pass_through(hasher, self.data, self.size, extents), rank.throttle):
                 rank.counters[counts.MOVED] += moved
@@ -206,8 +206,7 @@ class LargeMembers(Ledger[int, LargeMember, PartDigested]):
         if awaited.problem is not None:
             problem = f"{awaited.problem.operation}: {awaited.problem.strerror}"
         else:
-            digest = rank.hashing.chunks(size, roots)
-            item = digests_of(rank, Ahead(rank.own(OpenArchive).read)).item_of(found, b"")._replace(digest=digest)
+            item = ItemInArchive(found.offset, FILE_TYPE, size, rank.hashing.chunks(size, roots))
         result.count(counts.FILES)
         result.count(counts.BYTES, size)
         result.spawn(DigestedNote(marshal.dumps([DigestedMember(found, item, problem).record])), owner=0)

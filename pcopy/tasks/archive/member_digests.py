@@ -51,16 +51,10 @@ class MemberDigests:
 
     def item(self, found: FoundMember) -> ItemInArchive:
         """Of a member that is no hard link. Raises ``Problem`` if its contents cannot be read."""
-        member = found.member
-        root = self._content_root(found) if member.kind == FILE else b""
-        return self.item_of(found, root)
-
-    def item_of(self, found: FoundMember, root: bytes) -> ItemInArchive:
-        """The same, with the content root that a file has."""
         member, algorithm = found.member, self._algorithm
         kind, digest = items.type_of(member.st_mode), b""
         if member.kind == FILE:
-            digest = items.file_digest(algorithm, member.size, root)
+            digest = items.file_digest(algorithm, member.size, self._content_root(found))
         elif member.kind == SYMLINK:
             digest = items.symlink_digest(algorithm, member.link)
         elif kind != items.DIRECTORY:
