@@ -250,7 +250,7 @@ def _header_at(source: Source, at: int, *, is_first: bool) -> bytes:
             raise Broken("a header that tells of a member, and no member after it")
         return b""
     if not is_header(block):
-        raise Broken("no header of a member: its checksum is wrong")
+        raise Broken("no header of a member: its checksum is wrong" + ("" if at else "; is it an archive of tar?"))
     return block
 
 

@@ -129,6 +129,17 @@ def test_what_is_wrong_is_told_and_all_else_is_unpacked(tmp_path: Path) -> None:
     assert (listed.returncode, b"Traceback" in listed.stderr) == (1, False)
 
 
+def test_damage_of_no_member_is_told_of_the_archive(tmp_path: Path) -> None:
+    """Neither of the directory that it is unpacked into, nor of nothing, as if that were the working directory."""
+    (tmp_path / "a.tar").write_bytes(item(b"one", b"1"))
+    (tmp_path / "page").write_bytes(b"<!doctype html>" * 100)
+    for name, told in ("a.tar", b"the archive has no end"), ("page", b"is it an archive of tar?"):
+        done = pcopy("-xf", name, program="ptar", ranks=2, cwd=tmp_path)
+        assert done.returncode == 1, show(done)
+        first = done.stderr.splitlines()[0]
+        assert first.startswith(b"ptar: %s: extract: at byte " % bytes(tmp_path / name)) and told in first, show(done)
+
+
 def index_of(lines: Sequence[bytes]) -> Any:
     def beside(archive: Path) -> None:
         status = archive.stat()

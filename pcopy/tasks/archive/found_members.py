@@ -82,8 +82,12 @@ class Sorting:
     def damaged(self, damage: Damage) -> None:
         result = self._result
         result.count(counts.FOUND)
-        what = f"at byte {damage.offset:,} of the archive: {damage.text}"
-        result.fail(place_of(b""), damage.name, Problem("extract", 0, text=what), retry=Tried.NEVER)
+        problem = Problem("extract", 0, text=f"at byte {damage.offset:,} of the archive: {damage.text}")
+        if damage.name:
+            result.fail(place_of(b""), damage.name, problem, retry=Tried.NEVER)
+        else:
+            result.count(counts.FAILED)
+            result.report(self._rank.options.archive_file, problem)
 
     def take(self, found: FoundMember) -> bool:
         """Is it a plain one?"""
