@@ -69,6 +69,15 @@ def nearest(word: str, words: Iterable[str]) -> str | None:
     return by_lower[near[0]] if near else None
 
 
+def _as_link(path: bytes) -> str:
+    """A symbolic link that is there, while what it leads to is not."""
+    link = path.rstrip(b"/")
+    goal = os.path.realpath(link)
+    if not os.path.islink(link) or os.path.lexists(goal):
+        return ""
+    return f"it is a symbolic link to {shown(goal)}, which is not there"
+
+
 def _as_dashes(path: bytes) -> str:
     text = os.fsdecode(path)
     option = text.lstrip("-" + "".join(_DASHES))
@@ -179,5 +188,5 @@ def _told(text: str) -> str:
 
 
 _LOOKS: tuple[Callable[[bytes], str], ...] = (
-    _as_dashes, _as_shells_do, _without_frame, _as_several, _as_pattern, _with_slips
+    _as_link, _as_dashes, _as_shells_do, _without_frame, _as_several, _as_pattern, _with_slips
 )  # fmt: skip
