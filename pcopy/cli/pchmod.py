@@ -107,7 +107,7 @@ def _mode_and_paths(values: Namespace, paths: tuple[bytes, ...]) -> _Meant:
         if not paths:
             raise Refused("MODE and PATH expected; see pchmod --help")
         if not _is_mode(first):
-            raise Refused(f"{shown(paths[0])}: is no mode; write MODE first, as in pchmod u+rwX PATH, or --owner USER")
+            raise Refused(f"{shown(paths[0])}: is no mode; {_what_to_write(paths)}")
         return _Meant(first, paths[1:])
     if not _is_mode(first):
         return _Meant("", paths)
@@ -115,6 +115,17 @@ def _mode_and_paths(values: Namespace, paths: tuple[bytes, ...]) -> _Meant:
         name = shown(paths[0])
         raise Refused(f"{name}: is a mode, and a path that is there; write --mode {name} or ./{name}")
     return _Meant(first, paths[1:])
+
+
+def _what_to_write(paths: tuple[bytes, ...]) -> str:
+    """Instead of ``paths``, of which the first one is no mode."""
+    first, *others = map(os.fsdecode, paths)
+    mode = next(filter(_is_mode, others), None)
+    if mode is not None:
+        return f"{mode} is one: write it before PATH"
+    if ":" in first and not os.path.lexists(first):
+        return f"for an owner write --owner {shown(paths[0])}"
+    return "write MODE first, as in pchmod u+rwX PATH, or --owner USER"
 
 
 def _is_mode(text: str) -> bool:

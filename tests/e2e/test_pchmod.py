@@ -282,6 +282,8 @@ REFUSED = (
     (("644",), b"PATH expected"),
     ((), b"MODE and PATH expected"),
     (("u+q", "."), b"u+q: is no mode; write MODE first"),
+    ((".", "755"), b".: is no mode; 755 is one: write it before PATH"),
+    (("0:0", "."), b"0:0: is no mode; for an owner write --owner 0:0"),
     (("-w", "."), b"-w: is a mode of chmod: write who it is for, as in a-w, or --mode=-w"),
     (("-Rrx", "."), b"is a mode of chmod"),
     (("--mode", "9", "."), b"--mode 9: is no mode"),
