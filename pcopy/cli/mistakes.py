@@ -58,6 +58,19 @@ HABITS: Mapping[str, str] = {
     "--from": "write --files-from LIST",
     "--null": "write --from0, beside --files-from LIST",
     "--zstd": "write --compress zstd",
+    "--delete-excluded": "what a filter excludes is never deleted; remove that by prm",
+    **dict.fromkeys(
+        ("--remove-source-files", "--move"), "pcopy removes no source; compare (pverify SRC DST), then prm SRC"
+    ),
+    "--size-only": "times are compared, too: write --existing changed, or --checksum",
+    **dict.fromkeys(("-I", "--ignore-times"), "all is copied by default; leave it out"),
+    **dict.fromkeys(("--relative", "--parents"), "make the directories first (mkdir -p), and name the last one as DST"),
+    "--mkpath": "make the directory first (mkdir -p)",
+    "--list-only": "write --dry-run, or use pwalk SRC",
+    "--chmod": "copy first, then pchmod MODE DST",
+    **dict.fromkeys(
+        ("--link-dest", "--copy-dest", "--compare-dest"), "copies share nothing with other copies: use rsync"
+    ),
 }
 """Options of cp, rsync and others, and what is said of them."""
 
@@ -100,6 +113,8 @@ OF_PVERIFY = Unknown(
         "--log": "differences go to standard output; write > FILE",
         "-x": "write --exclude P",
         "-X": "write --exclude-from FILE",
+        "--size-only": "write --compare size",
+        **dict.fromkeys(("--check", "--status"), "name the signature's file alone: pverify SIGNATURE PATH"),
         **dict.fromkeys(("-s", "--report-identical-files"), "write --compare LIST --output common:FILE"),
         **dict.fromkeys(("-N", "--new-file"), "what one side lacks is told by default; leave it out"),
     },
@@ -251,6 +266,20 @@ OF_PTAR = Unknown(
         **dict.fromkeys(("--no-xattrs", "--no-acls", "--xattrs-exclude", "--hard-dereference"), _OF_TAR),
         **dict.fromkeys(("--transform", "--xform", "-s"), "names stay, but for --strip-components N; use tar"),
         "--remove-files": "ptar removes nothing: compare with pverify first, then prm",
+        **dict.fromkeys(("-I", "--use-compress-program", "--lz4"), "write -z or --zstd, or use tar"),
+        **dict.fromkeys(
+            ("-W", "--verify"), "write --signature FILE; later ptar -t --signature tells it of the archive"
+        ),
+        **dict.fromkeys(("--wildcards", "--no-wildcards"), "members are names; to choose by patterns, --include P"),
+        **dict.fromkeys(
+            ("-g", "--listed-incremental", "-G"), "ptar makes whole archives; write --newer-than WHEN, or -T LIST"
+        ),
+        **dict.fromkeys(("-N", "--newer", "--newer-mtime"), "write --newer-than WHEN"),
+        "--no-recursion": "directories are archived whole; write -T LIST without directories",
+        **dict.fromkeys(("-m", "--touch"), "items get the times that the archive tells; use tar"),
+        **dict.fromkeys(("-i", "--ignore-zeros"), "ptar reads up to the first end of an archive; use tar"),
+        "--totals": "the summary comes by itself; leave it out",
+        **dict.fromkeys(("-w", "--interactive"), "ptar asks nothing; leave it out, or write --dry-run"),
         "--from": "write -T LIST",
         "--from0": "write --null, beside -T LIST",
         **dict.fromkeys(("--verbatim-files-from", "--recursion", "--no-null", "--no-unquote", "--seek"),
@@ -286,6 +315,10 @@ OF_PWALK = Unknown(
         "-P": "pwalk does that by default; leave it out",
         **dict.fromkeys(("-O1", "-O2", "-O3", "-D"), "pwalk has no levels of optimization; leave it out"),
         "--text": "write --output FILE.txt",
+        "--input": "write --from LIST",
+        "--max-depth": "write -maxdepth N, behind PATH",
+        "--threads": "write -n N",
+        **dict.fromkeys(("--apparent-size", "-b", "-s"), "write --summary, which tells sizes and what is allocated"),
         **dict.fromkeys(("--lite", "-l"), "write --fields none"),
         **dict.fromkeys(("-p", "--print", "--name", "--type", "--size"), "write it as for find, with one dash"),
         "--distribution": "write --summary, which tells sizes and ages",

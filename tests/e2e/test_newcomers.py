@@ -43,6 +43,12 @@ MISTAKES = {
     "a slip in the DST of several": Mistake(["file", "results", "archiv"], "archive does: was that meant?"),
     "a name with a dash": Mistake(["--", "-dsh", "archive"], "-dsh: does not exist; -dash does: was that meant?"),
     "a slip in the second SRC": Mistake(["file", "resluts", "archive"], "results does: was that meant?"),
+    "a link that leads nowhere": Mistake(["gone-link", "data"], "is a symbolic link to TOP/gone, which", "pverify"),
+    "a link that leads nowhere, with a slash": Mistake(["gone-link/", "new"], "a symbolic link to TOP/gone, which"),
+    "sources that are to go": Mistake(["--remove-source-files", "data/", "new"], "then prm SRC"),
+    "a compressor of tar": Mistake(["-c", "-I", "pigz", "-f", "a.tar", "data"], "-I: write -z or --zstd", "ptar"),
+    "a depth of du": Mistake(["--max-depth=2", "data"], "--max-depth: write -maxdepth N, behind PATH", "pwalk"),
+    "sizes alone": Mistake(["--size-only", "data", "results"], "--size-only: write --compare size", "pverify"),
     "a slip in what is verified": Mistake(["data.sgi", "data"], "data.sig does: was that meant?", "pverify"),
     "a slip in the tree that is verified": Mistake(["data", "dat"], "data does: was that meant?", "pverify"),
     # What other programs of the suite call it, or what they are for
@@ -194,6 +200,7 @@ def top(session_scratch: Path) -> Iterator[Path]:
         "options.yaml",
     ):
         (top / file).write_text("# content\n")
+    (top / "gone-link").symlink_to("gone")
     (top / "kept.copy/kept/file/in the way").mkdir(parents=True)
     run = pcopy("--signature", "data.sig", "--manifest", "data.man", "data", "new", cwd=top, env=environment(top))
     assert run.returncode == 0, show(run)
