@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pcopy.cli import mistakes
 from pcopy.cli.mistakes import OF_PTAR
 from pcopy.cli.ptar import PTAR
 from tests.support import refusals
@@ -101,3 +103,17 @@ def test_what_is_told_in_place_of_wildcards_unpacks_the_same_files(archive: Path
     assert not [each for each in ours if each[0].endswith(".o")]
     advice = refusals.refusal(partial(PTAR.parse, ["-x", "-f", "a.tar", "--wildcards", "*.txt"]))
     assert "--exclude '*' --include '*/' --include 'P'" in advice
+
+
+def test_no_option_has_two_answers() -> None:
+    """Of two, in one program's table, nobody would see the first."""
+    tables = [node for node in ast.walk(ast.parse(Path(mistakes.__file__).read_text())) if isinstance(node, ast.Dict)]
+    assert len(tables) > 5
+    for table in tables:
+        words: list[str] = []
+        for key, value in zip(table.keys, table.values, strict=True):
+            if key is not None:
+                words += [ast.literal_eval(key)]
+            elif isinstance(value, ast.Call) and isinstance(value.args[0], ast.Tuple):
+                words += [ast.literal_eval(each) for each in value.args[0].elts]
+        assert [word for word in {*words} if words.count(word) > 1] == []
