@@ -184,7 +184,7 @@ exit status:
             help="-c: PATHs are below DIR; -x: members go there (default: the current directory)")  # fmt: skip
         add("-T", "--files-from", metavar="FILE", dest="listing", default=None,
             help="-c: archive what FILE lists, and nothing else (-: standard input): a path below DIR on each line, or "
-            "a listing that pwalk has saved; a directory with all that is in it")  # fmt: skip
+            "a listing that pwalk has saved; a directory with all that is in it; -x, -t: the MEMBERs")  # fmt: skip
         add("-0", "--null", dest="nul", action="store_true",
             help="the paths in -T end with a NUL, as find -print0 writes them")  # fmt: skip
         add("--strip-components", metavar="N", type=taking(at_least_0), default=0,
@@ -289,11 +289,10 @@ def _list_named(values: Namespace, mode: str, paths: Sequence[bytes]) -> bytes:
         return b""
     if not name:
         raise Refused("-T: the empty string names no file; write - for standard input")
-    if mode != "create":
-        raise Refused("-T goes with -c: name the members, or write --exclude and --include; see ptar --help")
     if paths:
-        raise Refused("-T lists what is archived: leave out PATH, or add it to the list; see ptar --help")
-    if values.signature:
+        what, operand = ("archived", "PATH") if mode == "create" else ("asked for", "MEMBER")
+        raise Refused(f"-T lists what is {what}: leave out {operand}, or add it to the list; see ptar --help")
+    if mode == "create" and values.signature:
         raise Refused("--signature describes one PATH, and no list: ptar -t --signature tells it of the archive")
     return os.fsencode(name)
 

@@ -21,15 +21,15 @@ from pcopy.fsio.throttle import Throttle
 from pcopy.report.streams import tell
 from pcopy.signature.algorithms import algorithm
 from pcopy.tasks.archive.contents import ArchiveContents
-from pcopy.tasks.archive.found_members import asked_for
 from pcopy.tasks.archive.member_digests import Ahead, ItemInArchive, MemberDigests
 from pcopy.tasks.archive.one_stream import StreamReader
 from pcopy.tasks.archive.opened import number_of, open_archive
+from pcopy.tasks.archive.wanted_names import WantedNames
 from pcopy.tasks.base.job import Options
 from pcopy.text import shown
 from pcopy.tools.arguments import ArchiveArguments
 from pcopy.tools.outputs import check_outputs, umask_of_user
-from pcopy.tools.unpack import archive_to_read
+from pcopy.tools.unpack import archive_to_read, with_listed
 from pcopy.walk.selection import Selection
 
 if TYPE_CHECKING:
@@ -38,16 +38,17 @@ if TYPE_CHECKING:
 
 def list_archive(arguments: ArchiveArguments) -> int:
     """Prints the names; returns the exit status. Raises ``Refused``."""
+    arguments = with_listed(arguments)
     path, stream = archive_to_read(arguments, letters_of(arguments))
     options = listing_options(arguments)
     listing = ArchiveListing(arguments, path, options)
     descriptor = open_archive(path)
     try:
         source = StreamReader(descriptor, stream.program) if stream else ArchiveContents(descriptor, path)
-        listing.go_through(source.read)
+        lacking = listing.go_through(source.read)
         if isinstance(source, StreamReader):
             source.check_rest()
-        listing.end()
+        listing.end(lacking)
     except Problem as problem:
         listing.is_wrong(f"{problem.operation}: {problem.strerror}")
     except HINDRANCES as error:
@@ -78,7 +79,7 @@ class ArchiveListing:
         self.wrong = 0
         self._arguments, self._path, self._options = arguments, path, options
         self._selection = Selection(options.select)
-        self._number = 0
+        self._wanted = WantedNames(arguments.paths)
         self._signature: ArchiveSignature | None = None
         if options.signature:
             from pcopy.jobs.spool import spool_in
@@ -90,8 +91,8 @@ class ArchiveListing:
         self.wrong += 1
         tell("ptar", f"{shown(self._path)}: {text}")
 
-    def go_through(self, read: Read) -> None:
-        """Raises ``Problem``, and ``OSError`` from spools."""
+    def go_through(self, read: Read) -> str:
+        """Returns what is to be told of names that no member has. Raises ``Problem``, and ``OSError`` from spools."""
         digests: MemberDigests | None = None
         if self._signature is not None:
             read = Ahead(_limited(read, self._options.bwlimit)).read
@@ -99,20 +100,20 @@ class ArchiveListing:
         for each in members(read, number_of):
             if isinstance(each, Damage):
                 self.damaged(each)
-            elif asked_for(each.member, self._arguments.paths, self._selection):
+            elif self._wanted.selects(each.member, self._selection):
                 item, problem = None, ""
                 try:
                     item = digests.item(each) if digests and each.member.kind != LINK else None
                 except Problem as met:
                     problem = f"{met.operation}: {met.strerror}"
                 self.take(each, item, problem)
+        return self._wanted.lacking
 
     def damaged(self, damage: Damage) -> None:
         self.is_wrong(f"at byte {damage.offset:,}: {damage.text}")
 
     def take(self, found: FoundMember, item: ItemInArchive | None, problem: str) -> None:
         """Tells a member; for a signature, what it becomes, or the ``problem`` that its contents have met."""
-        self._number += 1
         member, told = found.member, self._arguments.telling
         if found.remark:
             tell("ptar", f"{shown(member.name)}: {found.remark}")
@@ -128,10 +129,10 @@ class ArchiveListing:
             except ValueError as contradiction:
                 self.is_wrong(f"{shown(member.name)}: {contradiction}")
 
-    def end(self) -> None:
+    def end(self, lacking: str) -> None:
         """All are told: the signature is written. Raises ``OSError``."""
-        if self._arguments.paths and not self._number:
-            self.is_wrong(f"holds nothing of these names: {', '.join(map(shown, self._arguments.paths))}")
+        if lacking:
+            self.is_wrong(lacking)
         if self._signature is not None:
             self._sign(self._signature)
 

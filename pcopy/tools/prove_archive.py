@@ -15,13 +15,14 @@ from pcopy.launch.watch.signals import told
 from pcopy.report.streams import tell
 from pcopy.tasks.archive.digest_members import DigestedMembers, FindMembers, unpacked
 from pcopy.tasks.archive.opened import version_of
+from pcopy.tasks.archive.wanted_names import WantedOfRank
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.job import Job, Root, Totals
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tools.arguments import ArchiveArguments
 from pcopy.tools.director import JobDirector, RepeatableTool, one_stage
 from pcopy.tools.list_archive import ArchiveListing, letters_of, listing_options
-from pcopy.tools.unpack import archive_to_read
+from pcopy.tools.unpack import archive_to_read, with_listed
 
 
 class ProveDirector(JobDirector):
@@ -63,6 +64,7 @@ class ProvePreparation(Preparation):
     def __init__(self, arguments: ArchiveArguments) -> None:
         """Raises ``Refused``; nothing is touched."""
         super().__init__(arguments.ranks, arguments.in_flight, arguments.telling._replace(verbose=0))
+        arguments = with_listed(arguments)
         archive, stream = archive_to_read(arguments, letters_of(arguments))
         if stream is not None:
             raise stream
@@ -87,7 +89,7 @@ class ProvePreparation(Preparation):
                     listing.damaged(each)
                 else:
                     listing.take(*each)
-            listing.end()
+            listing.end(rank.own(WantedOfRank).lacking)
         except HINDRANCES as error:
             listing.is_wrong(hindrance(error))
         return INCOMPLETE if listing.wrong else OK

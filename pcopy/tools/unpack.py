@@ -21,6 +21,7 @@ from pcopy.tasks.archive.read_headers import ReadHeaders
 from pcopy.tasks.archive.rivals import CompareRivals, FollowLinks
 from pcopy.tasks.archive.unpack import Unpack
 from pcopy.tasks.archive.unpack_parts import UnpackedFiles
+from pcopy.tasks.archive.wanted_names import WantedOfRank
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.job import Job, Root, Totals
 from pcopy.tasks.base.rank import SCAN_COST, Rank
@@ -30,6 +31,7 @@ from pcopy.tools.arguments import ArchiveArguments
 from pcopy.tools.director import RepeatableTool
 from pcopy.tools.of_archive import OfArchive, OfArchiveDirector
 from pcopy.tools.outputs import check_told, umask_of_user
+from pcopy.walk.saved_listing import SavedListing
 
 
 class UnpackDirector(OfArchiveDirector):
@@ -82,6 +84,7 @@ class UnpackPreparation(OfArchive):
 
     def __init__(self, arguments: ArchiveArguments) -> None:
         """Raises ``Refused``; nothing is touched."""
+        arguments = with_listed(arguments)
         super().__init__(arguments)
         archive, self._stream = archive_to_read(arguments, "-x")
         root = _target(arguments.directory)
@@ -121,11 +124,11 @@ class UnpackPreparation(OfArchive):
         self.job = self.job._replace(options=options)
 
     def settle(self, rank: Rank, totals: Totals) -> int:
-        if totals.found or not self.arguments.paths:
+        lacking = rank.own(WantedOfRank).lacking
+        if not lacking:
             return OK
-        names = ", ".join(map(shown, self.arguments.paths))
-        self.remarks.append(f"{shown(self.arguments.archive)}: holds nothing of these names: {names}{self._literally}")
-        self.incomplete = "the archive holds nothing of what was asked for"
+        self.remarks.append(f"{shown(self.arguments.archive)}: {lacking}{self._literally}")
+        self.incomplete = "the archive does not hold all that was asked for"
         return INCOMPLETE
 
     @property
@@ -137,11 +140,31 @@ class UnpackPreparation(OfArchive):
         tell("ptar", "the same command unpacks all once more")
 
 
+MOST_LISTED = 1_000_000
+"""Names of members: each rank has all of them in memory."""
+
+
+def with_listed(arguments: ArchiveArguments) -> ArchiveArguments:
+    """The names that ``-T`` lists as the members that are asked for; raises ``Refused``."""
+    if not arguments.listing:
+        return arguments
+    names: list[bytes] = []
+    with SavedListing(arguments.listing, "--files-from", nul=arguments.nul, meant=meant) as listing:
+        for number, name, _ in listing:
+            if len(names) >= MOST_LISTED:
+                raise listing.refused(number, f"more than {MOST_LISTED:,} names: unpack all, or write --include")
+            names.append(name if arguments.nul or listing.is_saved else name.removesuffix(b"\r"))
+        if not names:
+            raise Refused(f"{listing.name}: lists nothing, so there is nothing to take")
+    return arguments._replace(paths=tuple(names))
+
+
 def archive_to_read(arguments: ArchiveArguments, letters: str) -> tuple[bytes, OneStream | None]:
     """Its path from the root, and why it can be read from its beginning only, if that is so; ``letters`` are those of
     tar. Raises ``Refused``."""
     path, words = arguments.archive, [b"-C", arguments.directory] if arguments.directory else []
-    tar = " ".join([f"tar {letters}", *map(for_shell, [*words, *arguments.paths])])
+    words += [b"-T", arguments.listing] if arguments.listing else arguments.paths
+    tar = " ".join([f"tar {letters}", *map(for_shell, words)])
     try:
         mode = os.stat(path).st_mode
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -131,6 +131,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     184: ("DigestPart", "at part data size extents teller"),
     185: ("PartDigested", "at part problem root"),
     186: ("DigestedNote", "records"),
+    187: ("NamesFound", "numbers"),
     100: ("WalkRoot", "number"),
     101: ("WalkDirs", "place names inodes"),
     102: ("WalkNames", "place names kinds inodes"),

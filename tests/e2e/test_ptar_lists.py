@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.archives import ptar
+from tests.support.archives import MIB, ptar
 from tests.support.command import pcopy, show
 from tests.support.oracle import differences
 from tests.support.trees import random_tree
@@ -158,7 +158,58 @@ def test_refusals(tree: Path, tmp_path: Path) -> None:
         done = ptar("-cf", "a.tar", "-C", "tree", *words, cwd=tmp_path)
         assert (done.returncode, told in done.stderr, done.stderr.count(b"\n")) == (2, True, 1), show(done)
         assert sorted(os.listdir(tmp_path)) == before
-    assert ptar("-cf", "a.tar", "-C", "tree", "-T", "list", cwd=tmp_path).returncode == 0
-    for mode in ("-t", "-x"):
-        done = ptar(mode, "-f", "a.tar", "-T", "list", cwd=tmp_path)
-        assert (done.returncode, b"-T goes with -c" in done.stderr) == (2, True), show(done)
+
+
+@pytest.mark.parametrize("mode", ["-x", "-t", "-t --signature"])
+def test_members_are_chosen_by_a_list_as_by_tar(mode: str, tree: Path, tmp_path: Path, place: Path) -> None:
+    """With all that is below; a name that no member has is told, whatever else is there."""
+    subprocess.run(["tar", "-cf", "a.tar", "tree"], cwd=tmp_path, check=True)
+    (tmp_path / "list").write_bytes(b"tree/a/b\0tree/f/7\0tree/new\nline\0tree/c/d/\0")
+    words = ("-f", tmp_path / "a.tar", "-C", place, "--null", "-T", tmp_path / "list")
+    if mode == "-x":
+        done = ptar(mode, *words, "--json", ranks=2)
+        theirs = tmp_path / "theirs"
+        theirs.mkdir()
+        subprocess.run(["tar", "-x", *words[:2], "-C", theirs, *words[4:]], check=True)
+        for around in ("tree", "tree/a", "tree/c", "tree/f"):  # which no member that is unpacked tells of
+            os.utime(place / around, (1, 1))
+            os.utime(theirs / around, (1, 1))
+        assert differences(theirs / "tree", place / "tree", atimes=False) == []
+    else:
+        more = ("--signature", tmp_path / "sig") if "--signature" in mode else ()
+        done = ptar("-t", *words, *more, ranks=2)
+        listed = subprocess.run(["tar", "-t", "--quoting-style=escape", *words[:2], *words[4:]], check=True, stdout=-1)
+        assert sorted(done.stdout.splitlines()) == sorted(listed.stdout.splitlines())
+    assert done.returncode == 0, show(done)
+    with (tmp_path / "list").open("ab") as file:
+        file.write(b"tree/none\0")
+    done = ptar(*mode.split()[:1], *words, ranks=2)
+    assert (done.returncode, b"holds nothing of these names: tree/none" in done.stderr) == (1, True), show(done)
+    done = ptar(*mode.split()[:1], *words[:4], "tree/a/1", "tree/no*", ranks=3)
+    assert (done.returncode, b"holds nothing of these names: tree/no*" in done.stderr) == (1, True), show(done)
+
+
+def test_a_saved_listing_names_members_too(tree: Path, tmp_path: Path) -> None:
+    assert pcopy("--output", "l.jsonl", "tree/c", cwd=tmp_path, program="pwalk").returncode == 0
+    assert ptar("-cf", "a.tar", "tree", cwd=tmp_path).returncode == 0
+    done = ptar("-tf", "a.tar", "-T", "l.jsonl", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, b"tree/c/\ntree/c/6\ntree/c/d/\ntree/c/d/5\n"), show(done)
+    (tmp_path / "none").write_bytes(b"")
+    for words, why in ((["-T", "none"], b"lists nothing"), (["-T", "l.jsonl", "tree/a"], b"leave out MEMBER")):
+        done = ptar("-xf", "a.tar", *words, cwd=tmp_path)
+        assert (done.returncode, why in done.stderr) == (2, True), show(done)
+
+
+@pytest.mark.parametrize("mode", ["-x", "-t"])
+def test_names_that_any_rank_has_found_are_there(mode: str, tmp_path: Path, place: Path) -> None:
+    """Several ranks read the archive, which has no index."""
+    (tmp_path / "tree").mkdir()
+    for number in range(24):
+        (tmp_path / f"tree/{number}").write_bytes(bytes(2 * MIB))
+    subprocess.run(["tar", "-cf", "a.tar", "tree"], cwd=tmp_path, check=True)
+    names = [f"tree/{number}" for number in range(24)]
+    more = ("-C", place) if mode == "-x" else ("--signature", tmp_path / "sig")
+    done = ptar(mode, "-q", "-f", tmp_path / "a.tar", *more, *names, ranks=4)
+    assert (done.returncode, done.stderr) == (0, b""), show(done)
+    done = ptar(mode, "-q", "-f", tmp_path / "a.tar", *more, *names, "tree/24", ranks=4)
+    assert (done.returncode, b"holds nothing of these names: tree/24" in done.stderr) == (1, True), show(done)

@@ -15,10 +15,10 @@ from pcopy.fsio.throttle import throttled
 from pcopy.named import NamedTuple
 from pcopy.signature.items import FILE as FILE_TYPE
 from pcopy.signature.sorting import ExternalSorter, KeyValue
-from pcopy.tasks.archive.found_members import asked_for
 from pcopy.tasks.archive.member_digests import PIECE, Ahead, ItemInArchive, MemberDigests
 from pcopy.tasks.archive.opened import OpenArchive
 from pcopy.tasks.archive.read_headers import find_spans, read_span
+from pcopy.tasks.archive.wanted_names import WantedOfRank
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Kind, Note, Steps
 from pcopy.tasks.base.ledger import Awaited, Ledger
@@ -94,7 +94,7 @@ class SpanDigests:
     def __init__(self, rank: Rank, result: Result) -> None:
         self._rank, self._result = rank, result
         self._digests = digests_of(rank, Ahead(rank.own(OpenArchive).read).read)
-        self._selected = rank.own(Selected)
+        self._wanted, self._selected = rank.own(WantedOfRank), rank.own(Selected)
         self._records: list[KeyValue] = []
 
     def take_plain(self, found: PlainMembers) -> None:
@@ -105,7 +105,7 @@ class SpanDigests:
 
     def take(self, found: FoundMember) -> bool:
         member, result = found.member, self._result
-        if not asked_for(member, self._rank.options.members, self._selected):
+        if not self._wanted.selects(member, self._selected):
             return False
         result.count(counts.FOUND)
         result.count(counts.FOUND_BYTES, member.size)
@@ -125,6 +125,7 @@ class SpanDigests:
         return False
 
     def end(self) -> None:
+        self._wanted.tell(self._result)
         if self._records:
             self._result.spawn(DigestedNote(marshal.dumps(self._records)), owner=0)
 

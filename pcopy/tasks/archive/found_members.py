@@ -9,7 +9,7 @@ from __future__ import annotations
 import marshal
 import zlib
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -21,12 +21,12 @@ from pcopy.named import NamedTuple
 from pcopy.signature.sorting import ExternalSorter, KeyValue
 from pcopy.tasks.archive.opened import attributes_of, lookup_of
 from pcopy.tasks.archive.to_unpack import ToUnpack, key_of, packed_plain, path_in, place_of
+from pcopy.tasks.archive.wanted_names import WantedOfRank, is_selected
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Note
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.base.selected import Selected
-from pcopy.walk.selection import Selection
 
 if TYPE_CHECKING:
     from pcopy.fsio.kernel.native_tar import PlainMembers
@@ -54,7 +54,7 @@ class Sorting:
         self._result = result
         self._strip = rank.options.strip_components
         self._selected = rank.own(Selected)
-        self._wanted = rank.options.members
+        self._wanted = rank.own(WantedOfRank)
         self._records: defaultdict[int, list[KeyValue]] = defaultdict(list)
         self._marks: defaultdict[int, list[KeyValue]] = defaultdict(list)
         self._below = set[bytes]()
@@ -164,7 +164,7 @@ class Sorting:
             self._around.add(directory)
 
     def _is_wanted(self, path: bytes, member: Member) -> bool:
-        if not is_named(member, self._wanted):
+        if self._wanted and not self._wanted.takes(member.name):
             return False
         if is_selected(member, path, self._selected):
             return True
@@ -173,6 +173,7 @@ class Sorting:
         return False
 
     def end(self) -> None:
+        self._wanted.tell(self._result)
         self._result.count(counts.FOUND, self._found)
         self._result.count(counts.FOUND_BYTES, self._found_bytes)
         for owner in self._records.keys() | self._marks.keys():
@@ -180,48 +181,10 @@ class Sorting:
             self._result.spawn(note, owner=owner)
 
 
-def asked_for(member: Member, names: Collection[bytes], selection: Selection) -> bool:
-    """Is it, or what it lies in, among the ``names``, if there are any, and not excluded where it would be unpacked to?
-
-    A member that would lead out of there is told, whatever is excluded.
-    """
-    if not is_named(member, names):
-        return False
-    try:
-        return is_selected(member, safe_path(member.name), selection)
-    except Unsafe:
-        return True
-
-
-def is_named(member: Member, names: Collection[bytes]) -> bool:
-    """Is it, or what it lies in, among the ``names``, if there are any?"""
-    return not names or any(is_below(member.name, each) for each in names)
-
-
-def is_selected(member: Member, path: bytes, selection: Selection) -> bool:
-    """Do the filters take it as what is unpacked to ``path``?"""
-    if not selection.anything:
-        return True
-    is_directory = member.kind == DIRECTORY
-    if selection.excludes_below(path + b"/" if is_directory else path):
-        return False
-    return is_directory or selection.takes_item(member.st_mode, member.size, member.mtime)
-
-
 def stripped(name: bytes, parts: int) -> bytes:
     """Without its first parts, as tar counts them; empty if nothing is left."""
     names = [part for part in name.split(b"/") if part]
     return b"/".join(names[parts:])
-
-
-def is_below(name: bytes, wanted: bytes) -> bool:
-    """Is it the member that is ``wanted``, or below that?"""
-    name, wanted = _bare(name), _bare(wanted)
-    return name == wanted or name.startswith(wanted + b"/") or not wanted
-
-
-def _bare(name: bytes) -> bytes:
-    return b"/".join(part for part in name.split(b"/") if part not in (b"", b"."))
 
 
 class FoundMembers:
