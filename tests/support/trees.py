@@ -78,9 +78,18 @@ class _Grower:
 
     def _new_name(self) -> bytes:
         length = self._random.choice((1, 3, 8, 8, 20, 200))
-        name = bytes(self._random.choices(ALPHABET, k=length))
+        name = self._letters(length)
         # The number makes the name unique, also where case is folded.
         return os.path.join(self._random.choice(self._directories), name + b"%d" % self._random.getrandbits(40))
+
+    def _letters(self, number: int) -> bytes:
+        """What ``choice`` would draw, one by one, in a third of its time."""
+        draw, most = self._random.getrandbits, len(ALPHABET)
+        bits, letters = most.bit_length(), bytearray()
+        while len(letters) < number:
+            if (at := draw(bits)) < most:
+                letters.append(ALPHABET[at])
+        return bytes(letters)
 
     def _size(self, largest: int) -> int:
         kind = self._random.random()
