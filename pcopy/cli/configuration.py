@@ -30,6 +30,7 @@ AGAINST: tuple[tuple[Collection[str], Collection[str]], ...] = (
     (("no-sync",), ("verify", "repair")),
     (("hash=none",), ("verify", "repair", "signature", "manifest")),
     (("dry-run",), ("metrics",)),
+    (("list",), ("errors", "log", "metrics", "report")),
     (("inplace",), ("backup",)),
     (
         ("compress", "decompress"),

@@ -276,6 +276,9 @@ def _refuse_useless(values: Namespace, mode: str) -> None:
         raise Refused(f"--resume: an archive that is compressed is made in one go; leave out --{values.compress_as}")
     if values.dry_run and mode == "list":
         raise Refused("--dry-run goes with -c and -x, for -t changes nothing: leave it out; see ptar --help")
+    for name in ("errors", "log") if mode == "list" else ():
+        if getattr(values, name) is not None:
+            raise Refused(f"--{name} goes with -c and -x; what -t cannot read goes to standard error: leave it out")
     if values.resume and values.no_sync:
         raise Refused("--resume goes on with what is on storage; leave out --no-sync")
 

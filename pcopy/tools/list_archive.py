@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 def list_archive(arguments: ArchiveArguments) -> int:
     """Prints the names; returns the exit status. Raises ``Refused``."""
+    if arguments.telling.metrics or arguments.telling.reports:
+        option = "--metrics" if arguments.telling.metrics else "--report"
+        raise Refused(f"{option} tells what many processes do; one lists this archive, and tells no sums: leave it out")
     arguments = with_listed(arguments)
     path, stream = archive_to_read(arguments, letters_of(arguments))
     options = listing_options(arguments)

@@ -35,7 +35,7 @@ class ProveDirector(JobDirector):
     def _status(self, sums: Totals, halted: Halt | None) -> int:
         if halted is not None:
             return STOPPED
-        return INTERNAL if sums.found != sums.copied else self._settle(self._rank, sums)
+        return INTERNAL if sums.found != sums.copied + sums.failed else self._settle(self._rank, sums)
 
 
 class Proving(RepeatableTool):

@@ -162,6 +162,10 @@ def test_refusals(tmp_path: Path) -> None:
     for words, why in (
         (["-t", "--signature", archive], b"is no signature"),
         (["-x", "--signature", "s"], b"-c and -t"),
+        (["-t", "--errors", "e"], b"--errors goes with -c and -x"),
+        (["-t", "--signature", "s", "--log", "l"], b"--log goes with -c and -x"),
+        (["-t", "--report", "r.json"], b"--report tells what many processes do"),
+        (["-t", "--metrics", "m.prom"], b"--metrics tells what many processes do"),
     ):
         before = archive.read_bytes()
         done = ptar(*words, "-f", archive, cwd=tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -82,11 +83,16 @@ def test_what_is_damaged_is_told_in_its_place(name: str, tree: Path, archives: d
         data[data.index(b"tree/d5/f5\0") + 1] ^= 1
         data[data.index((tree / "large").read_bytes()[20 * MIB : 20 * MIB + 64])] ^= 1
     (tmp_path / "a").write_bytes(data)
-    done = ptar("-t", "-f", tmp_path / "a", "--signature", tmp_path / "found", ranks=3)
+    words = ("--signature", tmp_path / "found", "--report", tmp_path / "report.json")
+    done = ptar("-t", "-f", tmp_path / "a", *words, ranks=3)
     listed = ptar("-t", "-f", tmp_path / "a")
     assert (done.returncode, b"no signature is written" in done.stderr) == (1, True), show(done)
     assert not (tmp_path / "found").exists()
     assert done.stdout == listed.stdout
+    report = json.loads((tmp_path / "report.json").read_text())["totals"]
+    wrong = sum(line.startswith(b"ptar: ") for line in done.stderr.splitlines()) - 1  # the last one says what follows
+    assert report["failed"] == wrong > 0
+    assert report["found"] == report["files"] + report["failed"]
     if name == "zstd":
         assert b"decompress: " in done.stderr
     else:

@@ -101,6 +101,8 @@ class SpanDigests:
         raise NotImplementedError
 
     def damaged(self, damage: Damage) -> None:
+        self._result.count(counts.FOUND)
+        self._result.count(counts.FAILED)
         self._records.append((_key(damage.offset), marshal.dumps(tuple(damage))))
 
     def take(self, found: FoundMember) -> bool:
@@ -119,15 +121,25 @@ class SpanDigests:
             problem = f"{met.operation}: {met.strerror}"
         self._rank.throttle.bytes.take(found.stored)  # to be paid before the next one
         self._rank.counters[counts.MOVED] += found.stored
-        result.count(counts.FILES)
-        result.count(counts.BYTES, member.size)
-        self._records.append(DigestedMember(found, item, problem).record)
+        self._records.append(_digested(result, DigestedMember(found, item, problem)))
         return False
 
     def end(self) -> None:
         self._wanted.tell(self._result)
         if self._records:
             self._result.spawn(DigestedNote(marshal.dumps(self._records)), owner=0)
+
+
+def _digested(result: Result, digested: DigestedMember) -> KeyValue:
+    """Counts it, as read or as failed; returns its record."""
+    size = digested.found.member.size
+    if digested.problem:
+        result.count(counts.FAILED)
+        result.count(counts.FAILED_BYTES, size)
+    else:
+        result.count(counts.FILES)
+        result.count(counts.BYTES, size)
+    return digested.record
 
 
 def digests_of(rank: Rank, read: Read) -> MemberDigests:
@@ -208,9 +220,8 @@ class LargeMembers(Ledger[int, LargeMember, PartDigested]):
             problem = f"{awaited.problem.operation}: {awaited.problem.strerror}"
         else:
             item = ItemInArchive(found.offset, FILE_TYPE, size, rank.hashing.chunks(size, roots))
-        result.count(counts.FILES)
-        result.count(counts.BYTES, size)
-        result.spawn(DigestedNote(marshal.dumps([DigestedMember(found, item, problem).record])), owner=0)
+        record = _digested(result, DigestedMember(found, item, problem))
+        result.spawn(DigestedNote(marshal.dumps([record])), owner=0)
 
 
 class DigestedNote(Note, code=186, doing="noting members"):
