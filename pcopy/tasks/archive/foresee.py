@@ -49,8 +49,10 @@ def foresee_unpacked(rank: Rank, result: Result, members: Iterable[ToUnpack]) ->
 
 def _is_there(rank: Rank, each: ToUnpack) -> bool:
     """Has something its name now? Directories that are there stay."""
+    if not each.name:
+        return False
     try:
         os.stat(each.name, dir_fd=rank.targets[0].open(each.path), follow_symlinks=False)
     except (OSError, Problem):
         return False
-    return bool(each.name)
+    return True
