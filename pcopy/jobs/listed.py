@@ -66,7 +66,7 @@ def read_list(
         is_absolute, tells = False, listing.is_saved
         try:
             for number, listed_path, known in listing:
-                line = without_return(listed_path, start) if known is None and not nul else listed_path
+                line = listed_path if known is not None or nul else _as_it_stands(listed_path, start, listing, number)
                 if not line:
                     continue
                 is_absolute = is_absolute or line.startswith(b"/")
@@ -94,6 +94,16 @@ def read_list(
         called = _called(base, is_absolute)
         root = Root(base, base, b"", b"", called, called, identity, identity)
         return PathList(root, written, LISTED.size if tells else 0, listed)
+
+
+def _as_it_stands(line: bytes, start: bytes, listing: SavedListing, number: int) -> bytes:
+    """A line of a plain list, empty where Windows has an empty one. Raises ``Refused`` where the item without the
+    carriage return at its end may be meant: it may as well be the neighbour of one that has been removed since."""
+    shorter = without_return(line, start)
+    if shorter and shorter != line and os.path.lexists(os.path.join(start, shorter)):
+        advice = "if lines end as those of Windows do, give it the list without that: tr -d '\\r'; else list with -0"
+        raise listing.refused(number, f"{shown(line)} is not there, {shown(shorter)} is: {advice}")
+    return line if shorter else shorter
 
 
 def _why_not(parts: list[bytes], within: bytes | None) -> str:

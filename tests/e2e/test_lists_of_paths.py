@@ -91,10 +91,29 @@ def test_lines_as_windows_ends_them(tree: Path, area: Path) -> None:
     below = [b"doc/sub/small", b"doc/kept\r", b"doc/nothing"]
     told = run("pwalk", "--print0", "--from", "list", "doc", area=area)
     assert told.returncode == 0 and sorted(os.fsencode(told.stdout).split(b"\0")) == sorted([*below, b""]), told
+    before = found(tree, "-printf", "%p %m\n")
+    for program, *words in ("pchmod", "--from", "list", "0600", "doc"), ("prm", "--yes", "-f", "--from", "list", "doc"):
+        told = run(program, *words, area=area)
+        assert told.returncode == 2 and "list: line 1: sub/small\\r is not there, sub/small is: if" in told.stderr, told
+    assert found(tree, "-printf", "%p %m\n") == before
+    (area / "list").write_bytes(b"sub/small\n\r\nkept\r\nnothing\n")
     assert run("pchmod", "--from", "list", "0600", "doc", area=area).returncode == 0
     assert all(os.stat(area / os.fsdecode(path)).st_mode & 0o7777 == 0o600 for path in below)
     assert run("prm", "--yes", "--from", "list", "doc", area=area).returncode == 0
     assert found(tree, "-type", "f") == ["doc/sub/large"]
+
+
+def test_what_is_beside_a_removed_name_that_ends_with_a_return(tree: Path, area: Path) -> None:
+    """A second run with the same list has nothing to remove, and takes nothing else for it."""
+    write(tree / "nothing\r", b"")
+    (area / "list").write_bytes(b"doc/nothing\r\n")
+    assert subprocess.check_output(["find", "doc", "-name", "*\r"], cwd=area) == (area / "list").read_bytes()
+    first, second = (run("prm", "--yes", "-f", "--from", "list", area=area) for _ in range(2))
+    assert (first.returncode, second.returncode) == (0, 2), (first, second)
+    assert os.path.exists(tree / "nothing") and not os.path.exists(tree / "nothing\r")
+    (tree / "nothing").unlink()
+    assert run("prm", "--yes", "-f", "--from", "list", area=area).returncode == 0
+    assert run("prm", "--yes", "--from", "list", area=area).returncode == 1
 
 
 def test_pwalk_takes_a_base(tree: Path, area: Path) -> None:
