@@ -40,7 +40,7 @@ for one. Options begin with two dashes, or stand before the expression.
     examples = """\
 examples:
   pwalk /scratch/run7 -name '*.h5' -size +1G
-  pwalk /scratch -mtime +90 -type f -print0 | xargs -0 ls -ld
+  pwalk /scratch -mtime +90 -type f -print0 | xargs -0 -r ls -ld
   pwalk --output all.parquet --output all.jsonl /scratch
   mpiexec -n 16 pwalk --sort=-size --output largest.csv /scratch -size +100G
 

@@ -48,7 +48,11 @@ def _tiles(values: Values) -> Markup:
     types = sums["types"]
     tiles = [
         ("Files", f"{types.get('file', 0):,}", f"of {sum(types.values()):,} items"),
-        ("Directories", f"{types.get('directory', 0):,}", f"{types.get('symlink', 0):,} symbolic links"),
+        (
+            "Directories",
+            f"{types.get('directory', 0):,}",
+            counted(types.get("symlink", 0), "symbolic link", "symbolic links"),
+        ),
         ("Bytes", show_size(sums["bytes"]), f"{show_size(sums['allocated'])} allocated"),
         ("Users", f"{len(sums['users']):,}", counted(len(sums["groups"]), "group", "groups")),
         ("Mean file", show_size(sums["bytes"] // max(1, types.get("file", 0))), "bytes per file"),
