@@ -133,6 +133,8 @@ class UnpackPreparation(OfArchive):
 
     @property
     def _literally(self) -> str:
+        if self.arguments.listing and any(path.endswith(b"\r") for path in self.arguments.paths):
+            return "; if lines end as those of Windows do, give the list without that: tr -d '\\r'"
         has_patterns = any(re.search(rb"[*?\[]", path) for path in self.arguments.paths)
         return "; they are names, not patterns; see --include" if has_patterns else ""
 
@@ -153,7 +155,7 @@ def with_listed(arguments: ArchiveArguments) -> ArchiveArguments:
         for number, name, _ in listing:
             if len(names) >= MOST_LISTED:
                 raise listing.refused(number, f"more than {MOST_LISTED:,} names: unpack all, or write --include")
-            names.append(name if arguments.nul or listing.is_saved else name.removesuffix(b"\r"))
+            names.append(name)
         if not names:
             raise Refused(f"{listing.name}: lists nothing, so there is nothing to take")
     return arguments._replace(paths=tuple(names))

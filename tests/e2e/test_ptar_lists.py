@@ -213,3 +213,18 @@ def test_names_that_any_rank_has_found_are_there(mode: str, tmp_path: Path, plac
     assert (done.returncode, done.stderr) == (0, b""), show(done)
     done = ptar(mode, "-q", "-f", tmp_path / "a.tar", *more, *names, "tree/24", ranks=4)
     assert (done.returncode, b"holds nothing of these names: tree/24" in done.stderr) == (1, True), show(done)
+
+
+def test_a_listed_name_that_ends_with_a_return_is_that_name(tmp_path: Path, place: Path) -> None:
+    """As for GNU tar: another member of a name that is like it is never unpacked in its place."""
+    (tmp_path / "x").write_bytes(b"1")
+    (tmp_path / "x\r").write_bytes(b"2")
+    (tmp_path / "list").write_bytes(b"x\r\n")
+    words = ("-f", "a.tar", "-T", "list", "-C", place)
+    for members, status in (("x", "x\r"), 0), (("x",), 1):
+        subprocess.run(["tar", "-cf", "a.tar", *members], cwd=tmp_path, check=True)
+        done = ptar("-x", *words, cwd=tmp_path)
+        assert (done.returncode, b"x\\r; if lines end as those of Windows do" in done.stderr) == (status, bool(status))
+        theirs = subprocess.run(["tar", "-t", *words[:4]], cwd=tmp_path, check=False, capture_output=True)
+        assert (theirs.stdout, bool(theirs.returncode)) == (b"" if status else b"x\\r\n", bool(status))
+        assert os.listdir(place) == ["x\r"]
