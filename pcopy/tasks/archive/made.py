@@ -28,7 +28,7 @@ from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import NEW, PREFIX
 from pcopy.tasks.archive.archive_file import ArchiveFile
-from pcopy.tasks.archive.plain_files import PlainFiles
+from pcopy.tasks.archive.plain_files import PlainFiles, alone, joined
 from pcopy.tasks.base.rank import Rank
 
 Record = tuple[bytes, bytes, bytes]
@@ -39,10 +39,20 @@ AT_ONCE = 1024
 
 
 def digest_of(runs: Iterable[bytes | PlainFiles]) -> bytes:
-    """Of a piece that holds plain files and what these values describe."""
-    digest = blake2b(digest_size=16)
+    """Of a piece that holds plain files and what these values describe, however these are put together: that depends
+    on who has scanned a directory, and when."""
+    digest, together = blake2b(digest_size=16), list[PlainFiles]()
     for run in runs:
-        digest.update(run if isinstance(run, bytes) else run.told)
+        files = alone(run) if isinstance(run, bytes) else run
+        if together and (files is None or (files.root, files.path) != (together[0].root, together[0].path)):
+            digest.update(joined(together).told)
+            together = []
+        if files is not None:
+            together.append(files)
+        elif isinstance(run, bytes):
+            digest.update(run)
+    if together:
+        digest.update(joined(together).told)
     return digest.digest()
 
 

@@ -7,6 +7,7 @@ They have one name, which is short, no attributes, no holes that are looked for,
 from __future__ import annotations
 
 import marshal
+import stat
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -17,13 +18,16 @@ from pcopy.archive.member import FILE, Member
 from pcopy.fsio.kernel.columns import pack_names, unpack_names
 from pcopy.fsio.kernel.directory_batches import MEMBER
 from pcopy.signature.sorting import KeyValue
-from pcopy.tasks.archive.described import LEAST_SPARSE, SIZE_BITS, Described, key_of
+from pcopy.tasks.archive.described import LEAST_SPARSE, SIZE_BITS, Described, described_in, key_of, size_in
 from pcopy.walk.visitor import Found
 
 _PLAIN = 1 << SIZE_BITS
 """Added to the size with which a value begins: it is one of ``PlainFiles``."""
 _HEAD = 12
 """Bytes of the size and the number of files."""
+
+_UID = 11
+"""Where in a row the number of the owner stands, in units of 4 bytes; that of the group is behind it."""
 
 Owners = dict[tuple[int, int], tuple[bytes, bytes]]
 """The names of owner and group, by their numbers."""
@@ -57,6 +61,12 @@ class PlainFiles:
     def sizes(self) -> Sequence[int]:
         """Bytes of the contents of each."""
         return memoryview(self.rows).cast("Q")[1 :: MEMBER.size // 8]
+
+    @property
+    def _ids(self) -> set[tuple[int, int]]:
+        """The numbers of owners and groups."""
+        numbers, step = memoryview(self.rows).cast("I"), MEMBER.size // 4
+        return {*zip(numbers[_UID::step], numbers[_UID + 1 :: step], strict=True)}
 
     def key(self, row: int) -> bytes:
         return key_of(self.root, self.path, self.names[row])
@@ -94,7 +104,8 @@ class PlainFiles:
         anew. Equal files have equal ones."""
         rows = array("Q", self.rows)
         rows[2 :: MEMBER.size // 8] = array("Q", bytes(8 * len(self)))
-        names = [each for ids, both in sorted(self.owners.items()) for each in (b"%d:%d" % ids, *both)]
+        owners = self.owners if len(self.owners) == 1 else {ids: self.owners[ids] for ids in self._ids}
+        names = [each for ids, both in sorted(owners.items()) for each in (b"%d:%d" % ids, *both)]
         text = b"/".join(
             (b"%08x" % self.root, *(b"%d:%b" % (len(each), each) for each in (self.path, self.prefix, *names)))
         )
@@ -121,8 +132,24 @@ def opened(value: bytes) -> bytes | PlainFiles:
     return plain_in(value) if is_of_plain(value) else value
 
 
+def alone(value: bytes) -> PlainFiles | None:
+    """A described file of which there is no more to say than of plain ones; None for all others."""
+    described = described_in(value)
+    member = described.member
+    is_plain = member.kind == FILE and member.size < LEAST_SPARSE and member.mtime in PLAIN_TIMES
+    if not is_plain or member.xattrs or member.extents is not None or described.names:
+        return None
+    ids, prefix = (member.uid, member.gid), member.name.removesuffix(described.name)
+    mode = stat.S_IFREG | member.mode
+    row = MEMBER.pack(described.inode, member.size, 0, member.mtime, described.ctime, mode, *ids, size_in(value))
+    owners = {ids: (member.user, member.group)}
+    return PlainFiles(described.root, described.path, prefix, [described.name], row, owners)
+
+
 def joined(parts: Sequence[PlainFiles]) -> PlainFiles:
     """Those of one directory, sorted."""
+    if len(parts) == 1:
+        return parts[0]
     names = [name for part in parts for name in part.names]
     rows, first = b"".join([part.rows for part in parts]), parts[0]
     owners = {ids: each for part in parts for ids, each in part.owners.items()}
