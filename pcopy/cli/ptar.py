@@ -272,8 +272,6 @@ def _refuse_useless(values: Namespace, mode: str) -> None:
                 raise Refused(f"{word} goes with {'-c' if other == 'create' else '-x'}: leave it out; see ptar --help")
     if values.signature and mode == "extract":
         raise Refused("--signature goes with -c and -t: leave it out; pverify tells what was unpacked; see ptar --help")
-    if values.resume and values.compress_as:
-        raise Refused(f"--resume: an archive that is compressed is made in one go; leave out --{values.compress_as}")
     if values.dry_run and mode == "list":
         raise Refused("--dry-run goes with -c and -x, for -t changes nothing: leave it out; see ptar --help")
     for name in ("errors", "log") if mode == "list" else ():

@@ -23,7 +23,8 @@ from pcopy.report.streams import tell
 from pcopy.signature.replacing import replacing
 from pcopy.tasks.archive.archive_file import ArchiveFile, is_in_use, job_name, left_by, name_of
 from pcopy.tasks.archive.arrange import Placement, PlacePieces, TellPieces
-from pcopy.tasks.archive.frames import Frames, check_compression
+from pcopy.tasks.archive.compression import check_compression
+from pcopy.tasks.archive.frames import Frames
 from pcopy.tasks.archive.gather import DescribeRoot, Gathering
 from pcopy.tasks.archive.made import PieceRecords
 from pcopy.tasks.archive.phases import PLACE, SYNC, TELL

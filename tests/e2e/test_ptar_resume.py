@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -10,7 +9,6 @@ import signal
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,16 +16,14 @@ from tests.launch.launchers import HYDRA
 from tests.support.archives import MIB, ptar
 from tests.support.command import Argument, pverify, show
 from tests.support.faults import require_strace
-from tests.support.files import noise, same_contents
+from tests.support.files import noise
 from tests.support.held import held
+from tests.support.interrupted_archives import SOON, STRACE, assert_same, go_on, interrupt, left, made
 from tests.support.preload import compiled
 from tests.support.processes import wait_until
 
 SUPPORT = Path(__file__).parents[1] / "support"
-SOON = ("--resume", "--checkpoint-interval", "0.00001")
 FILES = 975
-STRACE = ("strace", "-f", "-qq", "--seccomp-bpf")
-"""It stops ranks at the calls that are asked for only, which halves the time."""
 
 
 @pytest.fixture(scope="module")
@@ -61,43 +57,6 @@ def tree(first: Path, tmp_path: Path) -> Path:
 def whole(first: Path) -> Path:
     """What one run makes of the tree as it was at first."""
     return first.parent / "whole.tar"
-
-
-def made(tree: Path, name: str, *more: Argument, ranks: int = 2, status: int = 0) -> Path:
-    """What one run makes."""
-    archive = tree.parent / name
-    done = ptar("-c", "-q", "-f", archive, "-C", tree.parent, *more, "tree", ranks=ranks)
-    assert done.returncode == status, show(done)
-    return archive
-
-
-def interrupt(tree: Path, *more: Argument, ranks: int, calls: int, call: str = "fsync") -> None:
-    """A run of which a rank is killed at so many of these calls; each record takes two of fsync."""
-    require_strace()
-    wrap = [*STRACE, "-o", "/dev/null", "-e", f"trace={call}"]
-    wrap += ["-e", f"inject={call}:signal=SIGKILL:when={calls}"]
-    words: list[Argument] = ["-c", "-q", *SOON, "-f", tree.parent / "a.tar", "-C", tree.parent, *more, "tree"]
-    done = ptar(*words, ranks=ranks, wrap=wrap)
-    assert done.returncode != 0, show(done)
-    assert not (tree.parent / "a.tar").exists()
-    assert left(tree.parent)
-
-
-def go_on(tree: Path, *more: Argument, ranks: int, **options: Any) -> dict[str, Any]:
-    archive = tree.parent / "a.tar"
-    done = ptar("-c", "--json", "--resume", "-f", archive, "-C", tree.parent, *more, "tree", ranks=ranks, **options)
-    assert done.returncode == 0, show(done)
-    assert left(tree.parent) == []
-    summary: dict[str, Any] = json.loads(done.stdout)
-    return summary
-
-
-def left(place: Path) -> list[str]:
-    return [name for name in os.listdir(place) if name.startswith(".pcopy-")]
-
-
-def assert_same(one: Path, other: Path) -> None:
-    assert same_contents(one, other), f"{one} and {other} differ"
 
 
 @pytest.mark.parametrize(("ranks", "calls", "then"), [(1, 20, 3), (3, 4, 3), (3, 6, 1)])
@@ -272,8 +231,6 @@ def test_two_do_not_make_one_archive(tree: Path) -> None:
     [
         (("-x",), b"--resume goes with -c"),
         (("-t",), b"--resume goes with -c"),
-        (("-c", "--zstd"), b"leave out --zstd"),
-        (("-c", "--gzip"), b"leave out --gzip"),
         (("-c", "--no-sync"), b"leave out --no-sync"),
     ],
 )

@@ -158,6 +158,12 @@ class ArchiveFile:
         if written < sum(map(len, parts)):
             self.write(memoryview(b"".join(parts))[written:], offset + written)
 
+    @property
+    def size(self) -> int:
+        """In bytes. Raises ``Problem``."""
+        with failing("fstat"):
+            return os.fstat(self.descriptor).st_size
+
     def end_at(self, size: int) -> None:
         """It is ``size`` bytes long: what was not written reads as zeros. Raises ``Problem``."""
         with failing("truncate"):

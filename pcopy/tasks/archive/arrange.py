@@ -16,11 +16,12 @@ from pcopy.fsio.problem import Problem
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.archive.archive_file import ArchiveFile
 from pcopy.tasks.archive.described import described_in
-from pcopy.tasks.archive.frames import FRAME_BYTES, frame_chunk
+from pcopy.tasks.archive.frames import FRAME_BYTES, Frames
 from pcopy.tasks.archive.gather import Laid
 from pcopy.tasks.archive.made import PieceRecords, digest_of
-from pcopy.tasks.archive.pieces import PIECE_BYTES, PIECE_MEMBERS, PieceOfArchive, pieces
+from pcopy.tasks.archive.pieces import PIECE_BYTES, PIECE_MEMBERS, pieces
 from pcopy.tasks.archive.plain_files import opened
+from pcopy.tasks.archive.write_chunks import WriteChunk, chunks_of
 from pcopy.tasks.archive.write_members import WriteMembers
 from pcopy.tasks.base.kind import Kind, Note, Steps
 from pcopy.tasks.base.rank import CALL_COST, Rank
@@ -147,7 +148,12 @@ def _go_on(rank: Rank, layout: Placement) -> None:
             yield made.key(at, value[12:])
             at += int.from_bytes(value[4:12], "big")
 
-    layout.there = made.begin(keys())
+    if not rank.options.compress_as:
+        layout.there = made.begin(keys())
+        return
+    frames = rank.own(Frames)
+    layout.there = made.begin(keys(), frames.follow)
+    rank.own(ArchiveFile).end_at(frames.at)
 
 
 class OffsetsNote(Kind, code=137, doing="beginning to write members", is_note=False):
@@ -162,7 +168,9 @@ class OffsetsNote(Kind, code=137, doing="beginning to write members", is_note=Fa
     def run(self, rank: Rank, result: Result) -> None:
         own = rank.own(Offsets).known
         own.extend(array("Q", self.offsets))
-        if self.last:
+        if self.last and rank.options.compress_as and not rank.options.dry_run:
+            rank.own(Frames).deal(TasksOfFrames(rank, own), result)
+        elif self.last:
             cost = PIECE_BYTES // 4 + PIECE_MEMBERS * CALL_COST // 4
             result.spawn_each(_writes(rank, own), cost, expands=False)
 
@@ -175,26 +183,41 @@ class Offsets:
 
 
 def _writes(rank: Rank, offsets: array[int]) -> Iterator[WriteMembers]:
-    """Frames of a compressed archive are numbered; of others a task writes several small pieces."""
-    is_compressed = bool(rank.options.compress_as)
-    found = pieces(rank.own(Laid).members.sorted(), across=is_compressed)
-    number = 0 if is_compressed else -1
+    """A task writes several small pieces, or tells of them if nothing is to be made."""
+    found = pieces(rank.own(Laid).members.sorted(), across=bool(rank.options.compress_as))
     some: list[tuple[int, int, list[bytes]]] = []
     members = size = 0
     for offset, piece in zip(offsets, found, strict=True):
         some.append((offset, piece.size, piece.values))
         members, size = members + piece.members, size + piece.size
-        if is_compressed or members >= PIECE_MEMBERS or size >= PIECE_BYTES:
-            yield WriteMembers(marshal.dumps(some), number)
+        if members >= PIECE_MEMBERS or size >= PIECE_BYTES:
+            yield WriteMembers(marshal.dumps(some), -1)
             some, members, size = [], 0, 0
-        if is_compressed:
-            number += frames_of(rank, piece)
     if some:
-        yield WriteMembers(marshal.dumps(some), number)
+        yield WriteMembers(marshal.dumps(some), -1)
 
 
-def frames_of(rank: Rank, piece: PieceOfArchive) -> int:
-    first = piece.runs[0]
-    if piece.size <= FRAME_BYTES or len(piece.runs) > 1 or not isinstance(first, bytes):
-        return 1
-    return max(1, -(-described_in(first).member.size // frame_chunk(rank)))
+class TasksOfFrames:
+    """Of a compressed archive, whose frames are numbered: a task makes one of a piece, or of a part of a large file."""
+
+    def __init__(self, rank: Rank, offsets: array[int]) -> None:
+        self._rank = rank
+        self._pieces = zip(offsets, pieces(rank.own(Laid).members.sorted(), across=True), strict=True)
+        self._chunks: Iterator[WriteChunk] = iter(())
+        self._number = -1
+
+    def next(self, result: Result) -> WriteMembers | WriteChunk | None:
+        self._number += 1
+        if (chunk := next(self._chunks, None)) is not None:
+            return chunk
+        if (placed := next(self._pieces, None)) is None:
+            return None
+        offset, piece = placed
+        first = piece.runs[0]
+        if piece.size <= FRAME_BYTES or len(piece.runs) > 1 or not isinstance(first, bytes):
+            return WriteMembers(marshal.dumps([(offset, piece.size, piece.values)]), self._number)
+        made = self._rank.own(PieceRecords)
+        key = made.key(offset, digest_of([first])) if made.is_kept else b""
+        described = described_in(first)
+        self._chunks = chunks_of(self._rank, result, described, first, offset, number=self._number, piece=key)
+        return next(self._chunks)

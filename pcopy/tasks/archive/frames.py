@@ -1,44 +1,45 @@
-"""Frames of a compressed archive: they are made in any order, and stand in the order of what is in them.
+"""Frames of a compressed archive: all ranks make them, and they stand in the order of what is in them.
 
-Whoever has made a frame tells rank 0 how long it is (``FrameNote``), and hears where it belongs once the lengths of all
-frames before it are known. A rank holds some frames in memory meanwhile, and puts more of them into a spool.
+Rank 0 deals out the tasks that make them, in that order. Whoever has made a frame tells it how long that is
+(``FrameNote``), gets another task, and hears where the frame belongs once the lengths of all before it are known. A
+rank holds some frames in memory meanwhile, and puts more of them into a spool. Few frames wait so at any time, and an
+interrupted run leaves nearly all that it has made.
 """
 
 from __future__ import annotations
 
-from typing import BinaryIO
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import BinaryIO, Protocol
 
 from pcopy.archive.member import BLOCK, RECORD, filled_up
-from pcopy.errors import Refused
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.seekable_zstd import Frame, compress_frame, seek_table
+from pcopy.fsio.seekable_zstd import Frame, seek_table
 from pcopy.tasks.archive.archive_file import ArchiveFile
-from pcopy.tasks.base.kind import Note
+from pcopy.tasks.archive.compression import compressed
+from pcopy.tasks.archive.made import PieceRecords, Record
+from pcopy.tasks.base.kind import Kind, Note
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 
 FRAME_BYTES = 8 << 20
 """Bytes of a large file that make a frame; a member that is larger makes frames of its own."""
-LARGEST_BLOCK = 32 << 20
-"""Bytes of a block of the signature that a frame can hold."""
 MOST_HELD = 64 << 20
 """Bytes of frames that a rank holds in memory; what is more waits in a spool."""
-LEVELS = {"zstd": 3, "gzip": 6}
-"""As the programs of these names have them."""
-
-
-def compressed(data: bytes, how: str) -> bytes:
-    """One frame, which depends on ``data`` only; raises ``ImportError`` where the library is not there."""
-    if how == "zstd":
-        return compress_frame(data, LEVELS[how])
-    import gzip
-
-    return gzip.compress(data, LEVELS[how], mtime=0)
+AHEAD = 4
+"""Frames that a rank is to make at a time: the next ones are with it before it has to ask."""
 
 
 def frame_chunk(rank: Rank) -> int:
     """Bytes of a large file that make a frame: whole blocks of the signature."""
     return max(FRAME_BYTES, rank.options.block_size if rank.digests else 0)
+
+
+class FrameTasks(Protocol):
+    """What makes the frames of an archive, in their order."""
+
+    def next(self, result: Result) -> Kind | None:
+        """None after the last one."""
 
 
 class Frames:
@@ -49,13 +50,44 @@ class Frames:
         self._held: dict[int, bytes | tuple[int, int]] = {}
         self._held_bytes = 0
         self._spool: BinaryIO | None = None
+        self._unrecorded: dict[int, tuple[bytes, bytes, bytes]] = {}
         self._told: dict[int, tuple[int, int, int]] = {}
+        self._tasks: FrameTasks | None = None
         self.placed: list[Frame] = []
         self.at = 0
         """Where the next frame belongs."""
 
-    def hand_over(self, number: int, data: bytes, result: Result) -> None:
-        """The frame ``number`` holds ``data``; may raise ``OSError`` from a spool."""
+    def follow(self, records: Iterable[Record]) -> list[Record]:
+        """On rank 0: some of these frames, which an interrupted run has left, stand right behind what is placed. They
+        count as placed from now on, and are returned. Raises ``Problem``."""
+        found = []
+        for record in sorted(records, key=itemgetter(3)):
+            at, length, size = record[3]
+            if at == self.at and at + length <= self._rank.own(ArchiveFile).size:
+                self.placed.append(Frame(length, size))
+                self.at += length
+                found.append(record)
+        return found
+
+    def deal(self, tasks: FrameTasks, result: Result) -> None:
+        """On rank 0: each rank gets its first ones. Notes of this one wait behind what it has got."""
+        self._tasks = tasks
+        for turn in range(AHEAD):
+            for rank in range(1 if turn else 0, self._rank.size):
+                self._deal_to(rank, result)
+
+    def _deal_to(self, rank: int, result: Result) -> None:
+        task = self._tasks.next(result) if self._tasks is not None else None
+        if task is not None:
+            result.spawn(task, owner=rank)
+
+    def is_there(self, number: int, result: Result) -> None:
+        """An interrupted run has left the frame ``number``."""
+        result.spawn(FrameNote(number, 0, 0, -1, self._rank.number), owner=0)
+
+    def hand_over(self, number: int, data: bytes, record: tuple[bytes, bytes, bytes] | None, result: Result) -> None:
+        """The frame ``number`` holds ``data``; ``record`` that once it is written, if there is one. May raise
+        ``OSError`` from a spool."""
         frame = compressed(data, self._rank.options.compress_as)
         if self._held_bytes + len(frame) > MOST_HELD:
             if self._spool is None:
@@ -65,22 +97,28 @@ class Frames:
         else:
             self._held[number] = frame
             self._held_bytes += len(frame)
+        if record is not None:
+            self._unrecorded[number] = record
         result.spawn(FrameNote(number, len(frame), len(data), -1, self._rank.number), owner=0)
 
-    def write(self, number: int, offset: int) -> None:
+    def write(self, note: FrameNote) -> None:
         """Raises ``Problem``."""
-        frame = self._held.pop(number)
+        frame = self._held.pop(note.number)
         if isinstance(frame, tuple):
             assert self._spool is not None
             self._spool.seek(frame[0])
             frame = self._spool.read(frame[1])
         else:
             self._held_bytes -= len(frame)
-        self._rank.own(ArchiveFile).write(frame, offset)
+        self._rank.own(ArchiveFile).write(frame, note.offset)
+        if (record := self._unrecorded.pop(note.number, None)) is not None:
+            self._rank.own(PieceRecords).add(*record, (note.offset, note.compressed, note.size))
 
     def told(self, note: FrameNote, result: Result) -> None:
         """On rank 0: all frames whose place is known by now are told it."""
-        self._told[note.number] = note.compressed, note.size, note.teller
+        self._deal_to(note.teller, result)
+        if note.compressed:
+            self._told[note.number] = note.compressed, note.size, note.teller
         while (told := self._told.pop(len(self.placed), None)) is not None:
             length, size, teller = told
             result.spawn(FrameNote(len(self.placed), length, size, self.at, teller), owner=teller)
@@ -103,8 +141,8 @@ class Frames:
 
 
 class FrameNote(Note, code=131, doing="placing parts of the archive"):
-    """The frame ``number`` has ``compressed`` bytes, which hold ``size``. Without an ``offset`` (-1) the rank
-    ``teller`` tells rank 0; else it is told where the frame belongs."""
+    """The frame ``number`` has ``compressed`` bytes, which hold ``size``; 0 if an interrupted run has left it. Without
+    an ``offset`` (-1) the rank ``teller`` tells rank 0; else it is told where the frame belongs."""
 
     number: int
     compressed: int
@@ -118,14 +156,6 @@ class FrameNote(Note, code=131, doing="placing parts of the archive"):
             frames.told(self, result)
             return
         try:
-            frames.write(self.number, self.offset)
+            frames.write(self)
         except Problem as problem:
             rank.stop(f"the archive cannot be written: {problem.operation}: {problem.strerror}")
-
-
-def check_compression(how: str, block_size: int) -> None:
-    """Raises ``Refused`` for what frames cannot hold, and ``ImportError`` if the library is not there."""
-    if how and block_size > LARGEST_BLOCK:
-        raise Refused("--block-size: blocks of up to 32M go with a compressed archive")
-    if how == "zstd":
-        import zstandard  # noqa: F401 (is it there?)

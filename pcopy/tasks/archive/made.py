@@ -1,10 +1,11 @@
 """What is made of an archive, on record, so that ``ptar -c --resume`` goes on with it after whatever has ended a job.
 
-A record names pieces, and parts of large files, that are on storage. The key of a piece is a digest of where it begins
-and of all that its members are described by: who has laid out the same piece at the same place need not write it again,
-unless a file has changed without another time of its inode. Each rank writes a file of records. A run that goes on
-gathers them in one, without the pieces that it has laid out in another way, before it writes anything: so no record
-outlives what it tells of. All of them name the inode of the archive, with its mark.
+A record names pieces, and parts of large files, that are on storage; of a compressed archive also where. The key of a
+piece is a digest of where it begins, before anything is compressed, and of all that its members are described by: who
+has laid out the same piece at the same place need not write it again, unless a file has changed without another time of
+its inode. A frame counts only behind others that do (``Frames.follow``). Each rank writes a file of records. A run that
+goes on gathers them in one, without the pieces that it has laid out in another way, before it writes anything: so no
+record outlives what it tells of. All of them name the inode of the archive, with its mark.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 import time
 from _blake2 import blake2b
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import BinaryIO
 
@@ -28,11 +29,13 @@ from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import NEW, PREFIX
 from pcopy.tasks.archive.archive_file import ArchiveFile
+from pcopy.tasks.archive.compression import compressor
 from pcopy.tasks.archive.plain_files import PlainFiles, alone, joined
 from pcopy.tasks.base.rank import Rank
 
-Record = tuple[bytes, bytes, bytes]
-"""The key of a piece; which part of it (empty: headers and small files); the digests of what that holds."""
+Record = tuple[bytes, bytes, bytes, tuple[int, ...]]
+"""The key of a piece; which part of it (empty: headers and small files); the digests of what that holds. If it is a
+frame of a compressed archive: where that begins, its bytes, and those of its contents."""
 
 AT_ONCE = 1024
 """Records that are written at once where a run goes on."""
@@ -64,9 +67,10 @@ class PieceRecords:
         self._archive = rank.own(ArchiveFile)
         self._directory = rank.descriptors[0].target
         options = rank.options
-        self.is_kept = options.sync and not options.compress_as
+        self.is_kept = options.sync
         """Is it recorded what is made?"""
-        self._what = b"%b %b %d" % (__version__.encode(), (options.hash or "").encode(), options.block_size)
+        what = __version__.encode(), (options.hash or "").encode(), options.block_size
+        self._what = b"%b %b %d%b" % (*what, compressor(options.compress_as))
         self._stem = b"%b%b-1-" % (PREFIX, rank.job.name.encode())
         self._kept = self._stem + b"0.kept"
         self._due = rank.began + options.archive_interval
@@ -87,7 +91,7 @@ class PieceRecords:
     def _of_earlier_runs(self) -> dict[tuple[bytes, bytes], bytes]:
         if self._found is None:
             self._found = {}
-            for piece, part, digests in self._records(self._kept):
+            for piece, part, digests, _ in self._records(self._kept):
                 self._found[piece, part] = digests
         return self._found
 
@@ -96,9 +100,9 @@ class PieceRecords:
         digests = self._of_earlier_runs.get((piece, part)) if self._rank.options.resumes else None
         return digests if digests is not None and len(digests) == size else None
 
-    def add(self, piece: bytes, part: bytes, digests: bytes) -> None:
+    def add(self, piece: bytes, part: bytes, digests: bytes, where: tuple[int, ...] = ()) -> None:
         """The archive holds this part now; now and then what was added is recorded. Raises ``Problem``."""
-        self._new.append((piece, part, digests))
+        self._new.append((piece, part, digests, where))
         if time.monotonic() >= self._due:
             self.record()
             self._due = time.monotonic() + self._rank.options.archive_interval
@@ -131,10 +135,10 @@ class PieceRecords:
         """Has any rank recorded something?"""
         return bool(self._names())
 
-    def begin(self, pieces: Iterable[bytes]) -> tuple[int, int]:
+    def begin(self, pieces: Iterable[bytes], fitting: Callable[[list[Record]], list[Record]] = list) -> tuple[int, int]:
         """On rank 0, before anything is written to an archive that an earlier run has left: what is recorded of
-        ``pieces`` is all that counts from now on. Returns of how many something is there, and how many
-        they are. Raises ``Problem``."""
+        ``pieces``, and is ``fitting``, is all that counts from now on. Returns of how many something is there, and how
+        many they are. Raises ``Problem``."""
         records, names = defaultdict[bytes, list[Record]](list), self._names()
         for name in names:
             for record in self._records(name):
@@ -142,7 +146,7 @@ class PieceRecords:
         kept, number, there = list[Record](), 0, 0
         for piece in pieces:
             number += 1
-            found = records.pop(piece, [])
+            found = fitting(records.pop(piece, []))
             kept += found
             there += bool(found)
         try:
@@ -154,7 +158,7 @@ class PieceRecords:
         except OSError as error:
             raise _unrecorded(error) from error
         self.remove(name for name in names if name != self._kept)
-        self._found = {(piece, part): digests for piece, part, digests in kept}
+        self._found = {(piece, part): digests for piece, part, digests, _ in kept}
         if not kept:
             self._archive.end_at(0)
         return there, number

@@ -19,7 +19,6 @@ from pcopy.named import NamedTuple
 from pcopy.signature.items import FILE as FILE_TYPE
 from pcopy.signature.items import special_digest, symlink_digest, type_of
 from pcopy.tasks.archive.described import Described, described_in
-from pcopy.tasks.archive.frames import FRAME_BYTES
 from pcopy.tasks.archive.plain_files import PlainFiles
 from pcopy.tasks.archive.write_chunks import done
 from pcopy.tasks.base import counts
@@ -42,12 +41,6 @@ class PlacedPiece(NamedTuple):
     size: int
     runs: list[bytes | PlainFiles]
 
-    @property
-    def large_file(self) -> bytes | None:
-        """Its only member, if that makes several frames."""
-        first = self.runs[0]
-        return first if len(self.runs) == 1 and self.size > FRAME_BYTES and isinstance(first, bytes) else None
-
     def check(self, rank: Rank, size: int) -> None:
         if size != self.size:
             rank.stop(f"a piece of the archive has {size:,} bytes, and {self.size:,} were laid out")
@@ -60,11 +53,6 @@ class ArchivedPlain(NamedTuple):
     digests: list[bytes | None]
 
 
-def is_large(member: Member) -> bool:
-    """Are its contents left to ``WriteChunk``?"""
-    return member.kind == FILE and (stored_size(member) > SMALL_FILE or member.extents is not None)
-
-
 class PieceWriter:
     """Reads small files, and counts what is done. ``digests`` are those of the files that were read; None if that has
     failed."""
@@ -73,10 +61,21 @@ class PieceWriter:
         self._rank = rank
         self._result = result
         self._each = result.items.is_wanted or rank.signs
+        self._is_compressed = bool(rank.options.compress_as)
         self._place = Place(-1, b"", _NONE, NOWHERE, False, False)
         self._directory = -1
         self._files = self._bytes = self._links = self._moved = 0
         self.digests: list[bytes | None] = []
+
+    def is_large(self, member: Member) -> bool:
+        """Are its contents left to ``WriteChunk``? Frames hold what they are made of."""
+        is_small = self._is_compressed or (stored_size(member) <= SMALL_FILE and member.extents is None)
+        return member.kind == FILE and not is_small
+
+    @property
+    def all_digests(self) -> bytes | None:
+        """The ``digests``, one behind the other; None if anything has failed."""
+        return None if None in self.digests else b"".join(digest for digest in self.digests if digest)
 
     def digest_bytes(self, runs: Sequence[bytes | PlainFiles]) -> int:
         """How many bytes ``digests`` would have after these members."""
@@ -86,7 +85,7 @@ class PieceWriter:
         for run in runs:
             if isinstance(run, bytes):
                 member = described_in(run).member
-                small += member.kind == FILE and member.size > 0 and not is_large(member)
+                small += member.kind == FILE and member.size > 0 and not self.is_large(member)
             else:
                 small += len(run)
         return small * self._rank.hashing.algorithm.size

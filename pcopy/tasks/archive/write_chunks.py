@@ -40,11 +40,19 @@ _PART = struct.Struct(">QQQ")
 
 
 def begin_chunks(
-    rank: Rank, result: Result, described: Described, value: bytes, at: int, *, number: int = -1, piece: bytes = b""
+    rank: Rank, result: Result, described: Described, value: bytes, at: int, *, piece: bytes = b""
 ) -> None:
-    """The contents of a file, which belong at ``at`` of the archive, are written by whoever has time. ``number``: the
-    frame that the member begins with in a compressed archive; its header is a part of that. ``piece``: the key of what
-    the member is a part of, if it is recorded what is made."""
+    """The contents of a file, which belong at ``at`` of the archive, are written by whoever has time. ``piece``: the
+    key of what the member is a part of, if it is recorded what is made."""
+    for task in chunks_of(rank, result, described, value, at, piece=piece):
+        result.spawn(task, task.end - task.start)
+
+
+def chunks_of(
+    rank: Rank, result: Result, described: Described, value: bytes, at: int, *, number: int = -1, piece: bytes = b""
+) -> Iterator[WriteChunk]:
+    """What writes the contents of a file, as ``begin_chunks`` has it; this rank waits for that from the first one on.
+    ``number``: the frame that the member begins with in a compressed archive; its header is a part of that."""
     size = described.member.size
     chunk = frame_chunk(rank) if number >= 0 else rank.chunk(size) if rank.splits(size) else size
     parts = max(1, -(-size // chunk))
@@ -53,7 +61,7 @@ def begin_chunks(
         start = part * chunk
         end = min(start + chunk, size)
         frame = number + part if number >= 0 else -1
-        result.spawn(WriteChunk(value, at, start, end, part, rank.number, frame, piece), end - start)
+        yield WriteChunk(value, at, start, end, part, rank.number, frame, piece)
 
 
 class WriteChunk(Kind, code=139, doing="writing a part of", is_note=False):
@@ -76,16 +84,16 @@ class WriteChunk(Kind, code=139, doing="writing a part of", is_note=False):
         return Place(described.root, described.path, _NONE, NOWHERE, False, False), described.name
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        described, problem, root = described_in(self.value), None, b""
+        described, problem, root, there = described_in(self.value), None, b"", None
         archive = rank.own(ArchiveFile) if self.number < 0 else FrameBuffer(described, self.start, self.end)
         made, part = rank.own(PieceRecords), _PART.pack(self.at, self.start, self.end)
         try:
             there = self._there(rank, made, part)
             if there is None:
-                if made.goes_on:
-                    self._clear(rank.own(ArchiveFile), described.member)
+                if made.goes_on and isinstance(archive, ArchiveFile):
+                    self._clear(archive, described.member)
                 root = yield from self._write(rank, archive, described)
-                if self.piece:
+                if self.piece and isinstance(archive, ArchiveFile):
                     made.add(self.piece, part, root)
             else:
                 root = there
@@ -93,8 +101,11 @@ class WriteChunk(Kind, code=139, doing="writing a part of", is_note=False):
             if not met.on_source:
                 rank.stop(f"the archive cannot be written: {met.operation}: {met.strerror}")
             problem = met.plain
-        if isinstance(archive, FrameBuffer):
-            rank.own(Frames).hand_over(self.number, archive.whole(), result)
+        if there is not None and self.number >= 0:
+            rank.own(Frames).is_there(self.number, result)
+        elif isinstance(archive, FrameBuffer):
+            record = (self.piece, part, root) if self.piece and problem is None else None
+            rank.own(Frames).hand_over(self.number, archive.whole(), record, result)
         result.spawn(ChunkWritten(self.at, self.part, problem, root), owner=self.teller)
 
     def _there(self, rank: Rank, made: PieceRecords, part: bytes) -> bytes | None:

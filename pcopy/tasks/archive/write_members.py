@@ -17,7 +17,7 @@ from pcopy.tasks.archive.described import described_in, size_in
 from pcopy.tasks.archive.foresee import foresee_archived
 from pcopy.tasks.archive.frames import Frames
 from pcopy.tasks.archive.made import PieceRecords, digest_of
-from pcopy.tasks.archive.piece_writer import ArchivedPlain, PieceWriter, PlacedPiece, is_large, place_of
+from pcopy.tasks.archive.piece_writer import ArchivedPlain, PieceWriter, PlacedPiece, place_of
 from pcopy.tasks.archive.plain_files import opened
 from pcopy.tasks.archive.write_chunks import begin_chunks
 from pcopy.tasks.base.kind import Kind, Steps
@@ -31,8 +31,7 @@ BUFFER = 1 << 20
 
 class WriteMembers(Kind, code=138, doing="writing members", is_note=False):
     """Those of some pieces, packed: where each begins in the archive, its size, and values of records, of ``Described``
-    or ``PlainFiles``. In a compressed archive one piece is the frame ``number`` (else -1), and a large file that frame
-    and those after it."""
+    or ``PlainFiles``. In a compressed archive one piece is the frame ``number`` (else -1)."""
 
     pieces: bytes
     number: int
@@ -49,31 +48,47 @@ class WriteMembers(Kind, code=138, doing="writing members", is_note=False):
         try:
             if rank.options.dry_run:
                 foresee_archived(writer, pieces)
-            elif self.number < 0:
-                missing = [*self._missing(rank, result, writer, pieces)]
-                plain = yield from writer.plain(piece for piece, _ in missing)
-                for piece, key in missing:
-                    yield from self._write(rank, result, writer, piece, key, plain)
-            elif (whole := pieces[0].large_file) is not None:
-                begin_chunks(rank, result, described_in(whole), whole, pieces[0].offset, number=self.number)
             else:
-                plain = yield from writer.plain(pieces)
-                yield from self._compress(rank, result, writer, pieces[0], plain)
+                yield from self._make(rank, result, writer, pieces)
         except Problem as problem:
             rank.stop(f"the archive cannot be written: {problem.operation}: {problem.strerror}")
             return
         writer.end()
 
+    def _make(self, rank: Rank, result: Result, writer: PieceWriter, pieces: Sequence[PlacedPiece]) -> Steps:
+        """Raises ``Problem``."""
+        missing = [*self._missing(rank, result, writer, pieces)]
+        plain = yield from writer.plain(piece for piece, _ in missing)
+        writes = self._write if self.number < 0 else self._compress
+        for piece, key in missing:
+            yield from writes(rank, result, writer, piece, key, plain)
+        if self.number >= 0 and not missing:
+            rank.own(Frames).is_there(self.number, result)
+
     def _compress(
-        self, rank: Rank, result: Result, writer: PieceWriter, piece: PlacedPiece, plain: Iterator[ArchivedPlain]
+        self,
+        rank: Rank,
+        result: Result,
+        writer: PieceWriter,
+        piece: PlacedPiece,
+        key: bytes,
+        plain: Iterator[ArchivedPlain],
     ) -> Steps:
+        writer.digests = []
         members = list[bytes | memoryview]()
         for run in piece.runs:
-            members += writer.member(described_in(run)) if isinstance(run, bytes) else [next(plain).data]
+            if isinstance(run, bytes):
+                members += writer.member(described_in(run))
+            else:
+                written = next(plain)
+                writer.digests += written.digests
+                members.append(written.data)
             yield None
         data = b"".join(members)
         piece.check(rank, len(data))
-        rank.own(Frames).hand_over(self.number, data, result)
+        digests = writer.all_digests
+        record = (key, b"", digests) if key and digests is not None else None
+        rank.own(Frames).hand_over(self.number, data, record, result)
 
     def _missing(
         self, rank: Rank, result: Result, writer: PieceWriter, pieces: Sequence[PlacedPiece]
@@ -101,7 +116,7 @@ class WriteMembers(Kind, code=138, doing="writing members", is_note=False):
                 continue
             described = described_in(run)
             member = described.member
-            if is_large(member):
+            if writer.is_large(member):
                 begin_chunks(rank, result, described, run, at + len(header_of(member)), piece=key)
             elif member.kind == FILE and member.size:
                 writer.archived(described, bytes(rest[:unit]))
@@ -131,7 +146,7 @@ class WriteMembers(Kind, code=138, doing="writing members", is_note=False):
             else:
                 described = described_in(run)
                 member = described.member
-                if is_large(member):
+                if writer.is_large(member):
                     header = header_of(member)
                     at += len(header)
                     begin_chunks(rank, result, described, run, at, piece=key)
@@ -150,5 +165,5 @@ class WriteMembers(Kind, code=138, doing="writing members", is_note=False):
                 yield None
         archive.write_all(gathered, start)
         piece.check(rank, at - piece.offset)
-        if made.is_kept and None not in writer.digests:
-            made.add(key, b"", b"".join(digest for digest in writer.digests if digest))
+        if made.is_kept and (digests := writer.all_digests) is not None:
+            made.add(key, b"", digests)

@@ -1,0 +1,55 @@
+"""Runs of ``ptar -c`` that are ended before the archive is whole, and those that go on: ``a.tar`` beside the tree."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from tests.support.archives import ptar
+from tests.support.command import Argument, show
+from tests.support.faults import require_strace
+from tests.support.files import same_contents
+
+SOON = ("--resume", "--checkpoint-interval", "0.00001")
+STRACE = ("strace", "-f", "-qq", "--seccomp-bpf")
+"""It stops ranks at the calls that are asked for only, which halves the time."""
+
+
+def made(tree: Path, name: str, *more: Argument, ranks: int = 2, status: int = 0) -> Path:
+    """What one run makes."""
+    archive = tree.parent / name
+    done = ptar("-c", "-q", "-f", archive, "-C", tree.parent, *more, "tree", ranks=ranks)
+    assert done.returncode == status, show(done)
+    return archive
+
+
+def interrupt(tree: Path, *more: Argument, ranks: int, calls: int, call: str = "fsync") -> None:
+    """A run of which a rank is killed at so many of these calls; each record takes two of fsync. The other ranks end
+    by themselves."""
+    require_strace()
+    wrap = [*STRACE, "-o", "/dev/null", "-e", f"trace={call}"]
+    wrap += ["-e", f"inject={call}:signal=SIGKILL:when={calls}"]
+    words: list[Argument] = ["-c", "-q", *SOON, "-f", tree.parent / "a.tar", "-C", tree.parent, *more, "tree"]
+    done = ptar(*words, ranks=ranks, wrap=wrap)
+    assert done.returncode != 0, show(done)
+    assert not (tree.parent / "a.tar").exists()
+    assert left(tree.parent)
+
+
+def go_on(tree: Path, *more: Argument, ranks: int, **options: Any) -> dict[str, Any]:
+    archive = tree.parent / "a.tar"
+    done = ptar("-c", "--json", "--resume", "-f", archive, "-C", tree.parent, *more, "tree", ranks=ranks, **options)
+    assert done.returncode == 0, show(done)
+    assert left(tree.parent) == []
+    summary: dict[str, Any] = json.loads(done.stdout)
+    return summary
+
+
+def left(place: Path) -> list[str]:
+    return [name for name in os.listdir(place) if name.startswith(".pcopy-")]
+
+
+def assert_same(one: Path, other: Path) -> None:
+    assert same_contents(one, other), f"{one} and {other} differ"
