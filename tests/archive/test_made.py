@@ -74,3 +74,8 @@ def test_an_owner_that_no_file_has_does_not_matter() -> None:
 def test_where_one_directory_ends_matters() -> None:
     some, others = files().part(0, 10), files(path=b"e").part(10, 20)
     assert digest_of([some, others]) != digest_of([files()])
+
+
+def test_nor_does_it_if_another_directory_follows() -> None:
+    behind = files(path=b"e")
+    assert digest_of([*several(files()), behind]) == digest_of([files(), behind])
