@@ -18,7 +18,17 @@ from tests.support.command import Argument, pverify, show
 from tests.support.faults import require_strace
 from tests.support.files import noise
 from tests.support.held import held
-from tests.support.interrupted_archives import SOON, STRACE, assert_same, go_on, interrupt, left, made
+from tests.support.interrupted_archives import (
+    SOON,
+    STRACE,
+    assert_same,
+    damaged,
+    go_on,
+    interrupt,
+    left,
+    made,
+    replaced,
+)
 from tests.support.preload import compiled
 from tests.support.processes import wait_until
 
@@ -187,24 +197,6 @@ def test_without_resume_it_begins_anew(tree: Path, whole: Path) -> None:
     assert (done.returncode, left(tree.parent)) == (0, []), show(done)
     assert b"begins anew" in done.stderr
     assert_same(whole, tree.parent / "a.tar")
-
-
-def damaged(place: Path) -> None:
-    for name in left(place):
-        if name.endswith(".made"):
-            data = bytearray((place / name).read_bytes())
-            data[len(data) // 2] ^= 1
-            (place / name).write_bytes(data)
-
-
-def replaced(place: Path) -> None:
-    """By a file that holds nothing of it: as if another run had begun there."""
-    (name,) = [name for name in left(place) if name.endswith(".archive")]
-    size = (place / name).stat().st_size
-    os.rename(place / name, place / "old")
-    with open(place / name, "wb") as file:
-        os.fchmod(file.fileno(), 0o600)
-        file.write(b"x" * size)
 
 
 @pytest.mark.parametrize("damage", [damaged, replaced])

@@ -15,7 +15,17 @@ import pytest
 from tests.support.archives import MIB, ptar, small_file_system
 from tests.support.command import Argument, pverify, show
 from tests.support.held import held
-from tests.support.interrupted_archives import SOON, STRACE, assert_same, go_on, interrupt, left, made
+from tests.support.interrupted_archives import (
+    SOON,
+    STRACE,
+    assert_same,
+    damaged,
+    go_on,
+    interrupt,
+    left,
+    made,
+    replaced,
+)
 from tests.support.oracle import differences
 
 HOW = ("--zstd", "--gzip")
@@ -231,24 +241,6 @@ def test_a_signal_keeps_what_is_made(tree: Path, first: Path) -> None:
     assert b"goes on with" in done.stdout
     assert go_on(tree, "--zstd", ranks=2)["pieces_resumed"] > 0
     assert_as_whole(tree, first, "--zstd")
-
-
-def damaged(place: Path) -> None:
-    for name in left(place):
-        if name.endswith(".made"):
-            data = bytearray((place / name).read_bytes())
-            data[len(data) // 2] ^= 1
-            (place / name).write_bytes(data)
-
-
-def replaced(place: Path) -> None:
-    """By a file that holds nothing of it: as if another run had begun there."""
-    (name,) = [name for name in left(place) if name.endswith(".archive")]
-    size = (place / name).stat().st_size
-    os.rename(place / name, place / "old")
-    with open(place / name, "wb") as file:
-        os.fchmod(file.fileno(), 0o600)
-        file.write(b"x" * size)
 
 
 def truncated(place: Path) -> None:

@@ -53,3 +53,22 @@ def left(place: Path) -> list[str]:
 
 def assert_same(one: Path, other: Path) -> None:
     assert same_contents(one, other), f"{one} and {other} differ"
+
+
+def damaged(place: Path) -> None:
+    """What was recorded."""
+    for name in left(place):
+        if name.endswith(".made"):
+            data = bytearray((place / name).read_bytes())
+            data[len(data) // 2] ^= 1
+            (place / name).write_bytes(data)
+
+
+def replaced(place: Path) -> None:
+    """The archive, by a file that holds nothing of it: as if another run had begun there."""
+    (name,) = [name for name in left(place) if name.endswith(".archive")]
+    size = (place / name).stat().st_size
+    os.rename(place / name, place / "old")
+    with open(place / name, "wb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(b"x" * size)
