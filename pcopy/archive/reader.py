@@ -24,7 +24,8 @@ from pcopy.archive.records import (
 from pcopy.named import NamedTuple
 
 Read = Callable[[int, int], bytes]
-"""Reads from an offset so many bytes of the archive; fewer at its end. May raise ``OSError``."""
+"""Reads from an offset so many bytes of the archive; fewer at its end, and where the next one cannot be read. May raise
+``OSError``."""
 
 WINDOW = 64 << 10
 """Bytes that are read at once where headers stand close together."""
@@ -259,6 +260,8 @@ def _body(source: Source, at: int, size: int) -> bytes:
     if size > MOST_RECORDS:
         raise Broken(f"a header of {size} bytes")
     body = source.bytes(at, size)
+    while len(body) < size and (more := source.bytes(at + len(body), size - len(body))):
+        body += more
     if len(body) < size:
         raise Cut("the archive ends here, in the middle")
     return body

@@ -21,9 +21,9 @@ from pcopy.fsio.throttle import Throttle
 from pcopy.report.streams import tell
 from pcopy.signature.algorithms import algorithm
 from pcopy.tasks.archive.contents import ArchiveContents
-from pcopy.tasks.archive.member_digests import Ahead, ItemInArchive, MemberDigests
+from pcopy.tasks.archive.member_digests import ItemInArchive, MemberDigests
 from pcopy.tasks.archive.one_stream import StreamReader
-from pcopy.tasks.archive.opened import number_of, open_archive
+from pcopy.tasks.archive.opened import Ahead, number_of, open_archive
 from pcopy.tasks.archive.wanted_names import WantedNames
 from pcopy.tasks.base.job import Options
 from pcopy.text import shown

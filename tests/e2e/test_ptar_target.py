@@ -15,6 +15,9 @@ from tests.support.archives import made_of, member, ptar
 from tests.support.command import show
 from tests.support.users import NOBODY, require_root
 
+ZSTD = b"\x28\xb5\x2f\xfd"
+"""How a frame begins (RFC 8878)."""
+
 HOSTILE = {
     "dots": [member("../evil")],
     "dots within": [member("a/../../evil")],
@@ -110,3 +113,30 @@ def test_directories_that_no_member_tells_of_take_their_group_from_the_one_above
     modes = [[(target / name).stat().st_mode for name in ("new", "new/below")] for target in (place, other)]
     assert modes[0] == modes[1]
     assert modes[0][0] & stat.S_ISGID
+
+
+@pytest.mark.parametrize("size", [2000, 200_000])
+def test_what_stands_before_a_damaged_frame_is_there(size: int, tmp_path: Path) -> None:
+    """Also the second time, when all of it takes the place of something."""
+    pytest.importorskip("zstandard")
+    tree, place = tmp_path / "tree", tmp_path / "place"
+    tree.mkdir()
+    place.mkdir()
+    for number in range(7_000_000 // size):
+        (tree / f"{number:04}").write_bytes(os.urandom(size))
+    assert ptar("-cqf", tmp_path / "a", "--zstd", "-C", tmp_path, "tree").returncode == 0
+    data = bytearray((tmp_path / "a").read_bytes())
+    at = len(data) * 3 // 4
+    data[at] ^= 255
+    (tmp_path / "a").write_bytes(data)
+    before = subprocess.run(["zstd", "-dc"], input=data[: data.rindex(ZSTD, 0, at)], capture_output=True, check=True)
+    told = subprocess.run(["tar", "-t"], input=before.stdout, capture_output=True, check=False).stdout.split()
+    whole = [os.path.basename(name).decode() for name in told if not name.endswith(b"/")]
+    for _ in range(2):
+        done = ptar("-x", "-f", tmp_path / "a", "-C", place, ranks=2)
+        assert (done.returncode, done.stderr.count(b"is damaged")) == (1, 1), show(done)
+        there = sorted(os.listdir(place / "tree"))
+        assert there == whole and len(whole) > 10
+        for name in there:
+            assert (place / "tree" / name).read_bytes() == (tree / name).read_bytes()
+            (place / "tree" / name).write_bytes(b"old")

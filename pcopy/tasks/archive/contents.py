@@ -11,6 +11,7 @@ import os
 import stat
 import zlib
 from collections import OrderedDict
+from contextlib import suppress
 from functools import partial
 
 from pcopy.archive.index import MOST_BYTES, SUFFIX, Index, unpacked
@@ -63,15 +64,22 @@ class ArchiveContents:
         return self._table is None
 
     def read(self, offset: int, size: int) -> bytes:
-        """As ``pcopy.archive.reader.Read``."""
+        """As ``pcopy.archive.reader.Read``. Of what cannot be read to its end it returns the beginning: only who reads
+        from there is told."""
         table = self._table
         if table is None:
             return self._pread(offset, size)
-        parts = []
+        data = b""
         for number in table.frames_of(offset, size):
             begin = table.contents_at[number]
-            parts.append(self._frame(table, number)[max(0, offset - begin) : offset + size - begin])
-        return b"".join(parts)
+            try:
+                frame = self._frame(table, number)
+            except Problem:
+                if data:
+                    break
+                raise
+            data += frame[max(0, offset - begin) : offset + size - begin]
+        return data
 
     def _frame(self, table: SeekTable, number: int) -> bytes:
         frame = self._kept.get(number)
@@ -96,6 +104,7 @@ class ArchiveContents:
     def _pread(self, offset: int, size: int) -> bytes:
         with failing("read", on_source=True):
             data = patiently(partial(os.pread, self.descriptor, size, offset))
+        with suppress(OSError):
             while (
                 data and len(data) < size and (more := os.pread(self.descriptor, size - len(data), offset + len(data)))
             ):

@@ -15,8 +15,8 @@ from pcopy.fsio.throttle import throttled
 from pcopy.named import NamedTuple
 from pcopy.signature.items import FILE as FILE_TYPE
 from pcopy.signature.sorting import ExternalSorter, KeyValue
-from pcopy.tasks.archive.member_digests import PIECE, Ahead, ItemInArchive, MemberDigests
-from pcopy.tasks.archive.opened import OpenArchive
+from pcopy.tasks.archive.member_digests import PIECE, ItemInArchive, MemberDigests
+from pcopy.tasks.archive.opened import Ahead, OpenArchive
 from pcopy.tasks.archive.read_headers import find_spans, read_span
 from pcopy.tasks.archive.wanted_names import WantedOfRank
 from pcopy.tasks.base import counts

@@ -17,7 +17,7 @@ from pcopy.fsio.problem import Problem
 from pcopy.fsio.throttle import throttled
 from pcopy.signature.items import FILE as FILE_TYPE
 from pcopy.signature.items import type_of
-from pcopy.tasks.archive.opened import OpenArchive, ReadAhead, attributes_of, lookup_of
+from pcopy.tasks.archive.opened import Ahead, OpenArchive, attributes_of, lookup_of
 from pcopy.tasks.archive.to_unpack import ToUnpack, place_of
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.hashing import NO_VERSION
@@ -42,7 +42,7 @@ class Extracting:
         self._place = place_of(path)
         self._inherits = inherits
         self._archive = rank.own(OpenArchive)
-        self._window = ReadAhead(self._archive)
+        self._ahead = Ahead(self._archive.read)
         self._lookup = lookup_of(numeric=rank.options.numeric_owner)
 
     def is_quick(self, member: Member) -> bool:
@@ -59,7 +59,7 @@ class Extracting:
             new, present = self._new_file(each.name, is_quick=self.is_quick(member))
             with new:
                 self._archive.spare(present)
-                steps = _filled(self._archive, self._window, each, new.descriptor)
+                steps = _filled(self._archive, self._ahead, each, new.descriptor)
                 for moved in throttled(steps, self._rank.throttle):
                     self._rank.counters[counts.MOVED] += moved
                     if not self.is_quick(member):
@@ -118,12 +118,13 @@ def _status_of(member: Member) -> os.stat_result:
     return os.stat_result(fields, {"st_rdev": member.device})
 
 
-def _filled(archive: OpenArchive, window: ReadAhead, each: ToUnpack, target: int) -> Iterator[int]:
+def _filled(archive: OpenArchive, ahead: Ahead, each: ToUnpack, target: int) -> Iterator[int]:
     """Gives the empty file its contents; yields the bytes that each step moved, raises ``Problem``."""
     member, at = each.member, each.data
     if member.extents is None and member.size <= AT_ONCE:
         if member.size:
-            write_all(target, window.bytes(at, member.size), 0)
+            data = ahead.read(at, member.size)
+            write_all(target, data if len(data) == member.size else archive.read_all(at, member.size), 0)
             yield member.size
         return
     set_size(target, member.size)

@@ -17,21 +17,6 @@ PIECE = 1 << 20
 """Bytes that are read at once."""
 
 
-class Ahead:
-    """Reads what stands close together with few calls."""
-
-    def __init__(self, read: Read) -> None:
-        self._read = read
-        self._data, self._start = b"", 0
-
-    def read(self, offset: int, size: int) -> bytes:
-        """As ``pcopy.archive.reader.Read``."""
-        at = offset - self._start
-        if at < 0 or at + size > len(self._data):
-            self._data, self._start, at = self._read(offset, max(size, PIECE)), offset, 0
-        return self._data[at : at + size]
-
-
 class ItemInArchive(NamedTuple):
     """What has a name from the place ``at`` of the archive on: its type byte, size and digest."""
 
@@ -87,6 +72,8 @@ class MemberDigests:
 
     def _piece(self, at: int, size: int) -> bytes:
         data = self._read(at, size)
+        while len(data) < size and (more := self._read(at + len(data), size - len(data))):
+            data += more
         if len(data) < size:
             raise Problem("read", 0, on_source=True, text="the archive ends here, in the middle of its contents")
         return data

@@ -7,12 +7,16 @@ from functools import lru_cache
 
 from pcopy.archive.acl_text import Lookup
 from pcopy.archive.member import Member
+from pcopy.archive.reader import Read
 from pcopy.errors import Refused
 from pcopy.fsio.attributes import Attributes
 from pcopy.fsio.problem import Problem, changed, failing
 from pcopy.fsio.source import status_of
 from pcopy.tasks.archive.contents import ArchiveContents
 from pcopy.tasks.base.rank import Rank
+
+AHEAD = 1 << 20
+"""Bytes that are read at once, at least, where what stands there is read piece by piece."""
 
 
 class OpenArchive:
@@ -86,26 +90,19 @@ def open_archive(path: bytes) -> int:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
 
 
-class ReadAhead:
+class Ahead:
     """Reads what stands close together with few calls."""
 
-    def __init__(self, archive: OpenArchive, size: int = 1 << 20) -> None:
-        self._archive = archive
-        self._size = size
-        self._data = memoryview(b"")
-        self._start = 0
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._data, self._start = b"", 0
 
-    def bytes(self, offset: int, size: int) -> memoryview | bytes:
-        """Raises ``Problem`` if there are fewer."""
+    def read(self, offset: int, size: int) -> bytes:
+        """As ``pcopy.archive.reader.Read``."""
         at = offset - self._start
-        if at >= 0 and at + size <= len(self._data):
-            return self._data[at : at + size]
-        if size >= self._size:
-            return self._archive.read_all(offset, size)
-        self._data, self._start = memoryview(self._archive.read(offset, self._size)), offset
-        if len(self._data) < size:
-            return self._archive.read_all(offset, size)
-        return self._data[:size]
+        if at < 0 or at + size > len(self._data):
+            self._data, self._start, at = self._read(offset, max(size, AHEAD)), offset, 0
+        return self._data[at : at + size]
 
 
 def lookup_of(*, numeric: bool) -> Lookup:
