@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Iterable
 
@@ -127,16 +126,9 @@ class UnpackPreparation(OfArchive):
         lacking = rank.own(WantedOfRank).lacking
         if not lacking:
             return OK
-        self.remarks.append(f"{shown(self.arguments.archive)}: {lacking}{self._literally}")
+        self.remarks.append(f"{shown(self.arguments.archive)}: {lacking}")
         self.incomplete = "the archive does not hold all that was asked for"
         return INCOMPLETE
-
-    @property
-    def _literally(self) -> str:
-        if self.arguments.listing and any(path.endswith(b"\r") for path in self.arguments.paths):
-            return "; if lines end as those of Windows do, give the list without that: tr -d '\\r'"
-        has_patterns = any(re.search(rb"[*?\[]", path) for path in self.arguments.paths)
-        return "; they are names, not patterns; see --include" if has_patterns else ""
 
     def tell_how_to_go_on(self) -> None:
         tell("ptar", "the same command unpacks all once more")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from pcopy.archive.member import DIRECTORY, Member, Unsafe, safe_path
@@ -12,6 +13,7 @@ from pcopy.tasks.base.values import pack_numbers, unpack_numbers
 from pcopy.text import shown
 from pcopy.walk.selection import Selection
 
+_PATTERN = re.compile(rb"[*?\[]")
 _SHOWN = 10
 """Names that are told at most."""
 
@@ -58,7 +60,16 @@ class WantedNames:
         """What is told of the names that no member has; empty if there are none."""
         names = [self._names[number] for number in sorted({*self._numbers.values()} - self.found)]
         more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
-        return f"holds nothing of these names: {', '.join(map(shown, names[:_SHOWN]))}{more}" if names else ""
+        if not names:
+            return ""
+        return f"holds nothing of these names: {', '.join(map(shown, names[:_SHOWN]))}{more}{_why(names)}"
+
+
+def _why(names: Sequence[bytes]) -> str:
+    """What may be wrong with names that no member has."""
+    if any(name.endswith(b"\r") for name in names):
+        return "; if lines end as those of Windows do, give the list without that: tr -d '\\r'"
+    return "; they are names, not patterns; see --include" if any(map(_PATTERN.search, names)) else ""
 
 
 class WantedOfRank(WantedNames):
