@@ -28,6 +28,7 @@ from tests.support.interrupted_archives import (
     left,
     made,
     replaced,
+    truncated,
 )
 from tests.support.preload import compiled
 from tests.support.processes import wait_until
@@ -199,7 +200,7 @@ def test_without_resume_it_begins_anew(tree: Path, whole: Path) -> None:
     assert_same(whole, tree.parent / "a.tar")
 
 
-@pytest.mark.parametrize("damage", [damaged, replaced])
+@pytest.mark.parametrize("damage", [damaged, replaced, truncated])
 def test_records_that_do_not_hold_are_not_believed(damage: Callable[[Path], None], tree: Path, whole: Path) -> None:
     interrupt(tree, ranks=2, calls=5)
     damage(tree.parent)

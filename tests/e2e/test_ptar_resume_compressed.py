@@ -25,6 +25,7 @@ from tests.support.interrupted_archives import (
     left,
     made,
     replaced,
+    truncated,
 )
 from tests.support.oracle import differences
 
@@ -241,11 +242,6 @@ def test_a_signal_keeps_what_is_made(tree: Path, first: Path) -> None:
     assert b"goes on with" in done.stdout
     assert go_on(tree, "--zstd", ranks=2)["pieces_resumed"] > 0
     assert_as_whole(tree, first, "--zstd")
-
-
-def truncated(place: Path) -> None:
-    (name,) = [name for name in left(place) if name.endswith(".archive")]
-    os.truncate(place / name, (place / name).stat().st_size // 10)
 
 
 def of_one_rank_lost(place: Path) -> None:

@@ -13,6 +13,7 @@ from itertools import islice
 
 from pcopy.archive.member import BLOCK, RECORD, filled_up
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import status_of
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.archive.archive_file import ArchiveFile
 from pcopy.tasks.archive.described import described_in
@@ -142,17 +143,19 @@ def _go_on(rank: Rank, layout: Placement) -> None:
     """Counts on what an interrupted run has left; raises ``Problem``."""
     made = rank.own(PieceRecords)
 
-    def keys() -> Iterator[bytes]:
+    def pieces_there() -> Iterator[tuple[bytes, int]]:
+        """Their keys, and where they end before they are compressed."""
         at = 0
         for _, value in layout.found.sorted():
-            yield made.key(at, value[12:])
-            at += int.from_bytes(value[4:12], "big")
+            key, at = made.key(at, value[12:]), at + int.from_bytes(value[4:12], "big")
+            yield key, at
 
     if not rank.options.compress_as:
-        layout.there = made.begin(keys())
+        size = status_of(rank.own(ArchiveFile).descriptor).st_size  # somebody may have cut it off
+        layout.there = made.begin(key if end <= size else b"" for key, end in pieces_there())
         return
     frames = rank.own(Frames)
-    layout.there = made.begin(keys(), frames.follow)
+    layout.there = made.begin((key for key, _ in pieces_there()), frames.follow)
     rank.own(ArchiveFile).end_at(frames.at)
 
 
