@@ -53,7 +53,7 @@ def list_archive(arguments: ArchiveArguments) -> int:
             source.check_rest()
         listing.end(lacking)
     except Problem as problem:
-        listing.is_wrong(f"{problem.operation}: {problem.strerror}")
+        listing.is_wrong(f"{problem.operation}: {problem.strerror}; what follows is not read")
     except HINDRANCES as error:
         listing.is_wrong(hindrance(error))
     finally:

@@ -135,6 +135,7 @@ def test_what_stands_before_a_damaged_frame_is_there(size: int, tmp_path: Path) 
     for _ in range(2):
         done = ptar("-x", "-f", tmp_path / "a", "-C", place, ranks=2)
         assert (done.returncode, done.stderr.count(b"is damaged")) == (1, 1), show(done)
+        assert done.stderr.count(b"; what follows is not read") == 1
         there = sorted(os.listdir(place / "tree"))
         assert there == whole and len(whole) > 10
         for name in there:

@@ -117,7 +117,8 @@ def read_span(rank: Rank, sorter: Sorter, start: int, end: int) -> Steps:
             text = "a header that says something of all that follows, which the index hides: remove the index"
             sorter.damaged(Damage(start, b"", text))
     except Problem as problem:
-        sorter.damaged(Damage(span.at, b"", problem.strerror or ""))
+        rest = "what follows" if last is None else f"what follows up to byte {last:,}"
+        sorter.damaged(Damage(span.at, b"", f"{problem.strerror}; {rest} is not read"))
 
 
 class Span:
