@@ -107,7 +107,7 @@ typedef struct {
     uint32_t mask;        /* of PK_LOOK: the columns that are wanted of what is in the directories */
     char kinds[8];        /* and of which types (letters, with a zero at the end); none: of all */
     pk_tally *tally;      /* NULL, or what a directory is added to if all in it has one owner and plain names, */
-    int64_t largest;      /* and no file is larger than this */
+    int64_t largest;      /* and no file is larger than this; nothing guards it: only where no threads do rows */
 } pk_tree;
 
 typedef struct {
