@@ -67,6 +67,8 @@ def _properties(text: str) -> frozenset[str]:
     words = text.split(",")
     for word in words:
         if word not in (*_WORDS, _ALL):
+            if os.path.lexists(text):
+                raise ValueError("is a path; what is compared comes first, as in --compare size,mtime A B")
             raise ValueError(
                 f"there is no '{shown(os.fsencode(word))}' to compare, only {', '.join((*_WORDS, _ALL))}"
                 f"{_meant(word) or named_nearest(word, _WORDS)}"

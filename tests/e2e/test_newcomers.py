@@ -48,6 +48,7 @@ MISTAKES = {
     "sources that are to go": Mistake(["--remove-source-files", "data/", "new"], "then prm SRC"),
     "a compressor of tar": Mistake(["-c", "-I", "pigz", "-f", "a.tar", "data"], "-I: write -z or --zstd", "ptar"),
     "a depth of du": Mistake(["--max-depth=2", "data"], "--max-depth: write -maxdepth N, behind PATH", "pwalk"),
+    "nothing to compare": Mistake(["--compare", "data", "results"], "data: is a path; what is compared", "pverify"),
     "sizes alone": Mistake(["--size-only", "data", "results"], "--size-only: write --compare size", "pverify"),
     "a slip in what is verified": Mistake(["data.sgi", "data"], "data.sig does: was that meant?", "pverify"),
     "a slip in the tree that is verified": Mistake(["data", "dat"], "data does: was that meant?", "pverify"),
