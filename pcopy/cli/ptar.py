@@ -169,7 +169,8 @@ exit status:
         )
 
     def add_options(self, parser: ArgumentParser) -> None:
-        add = parser.add_argument_group("what is done").add_argument
+        group = parser.add_argument_group("what is done")
+        add = group.add_argument
         add("-c", "--create", action="store_true", help="make an archive of the trees PATH")
         add(
             "-x",
@@ -192,9 +193,10 @@ exit status:
         add("--numeric-owner", action="store_true", help="numbers for owners and groups, not names")
         add("--sort", choices=("name", "none"), metavar="HOW", default="name",
             help="no effect: members stand in the order of their names, whatever the number of processes")  # fmt: skip
-        add("-z", "--gzip", action="store_const", const="gzip", dest="compress_as", default="",
+        add_one_of = group.add_mutually_exclusive_group().add_argument
+        add_one_of("-z", "--gzip", action="store_const", const="gzip", dest="compress_as", default="",
             help="-c: compress with gzip, in parts that gzip -d reads as one; -x and -t read any gzip")  # fmt: skip
-        add("--zstd", action="store_const", const="zstd", dest="compress_as",
+        add_one_of("--zstd", action="store_const", const="zstd", dest="compress_as",
             help="-c: compress with zstd, in frames that many processes make and unpack at once; -x and -t read any "
             "zstd")  # fmt: skip
         for words in (("-p", "--preserve-permissions", "--same-permissions"), ("-S", "--sparse")):

@@ -47,6 +47,9 @@ MISTAKES = {
     "a link that leads nowhere, with a slash": Mistake(["gone-link/", "new"], "a symbolic link to TOP/gone, which"),
     "sources that are to go": Mistake(["--remove-source-files", "data/", "new"], "then prm SRC"),
     "a compressor of tar": Mistake(["-c", "-I", "pigz", "-f", "a.tar", "data"], "-I: write -z or --zstd", "ptar"),
+    "two compressors": Mistake(
+        ["-czf", "a.tar", "--zstd", "data"], "--zstd: not allowed with argument -z/--gzip", "ptar"
+    ),
     "a depth of du": Mistake(["--max-depth=2", "data"], "--max-depth: write -maxdepth N, behind PATH", "pwalk"),
     "nothing to compare": Mistake(["--compare", "data", "results"], "data: is a path; what is compared", "pverify"),
     "sizes alone": Mistake(["--size-only", "data", "results"], "--size-only: write --compare size", "pverify"),
