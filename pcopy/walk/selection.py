@@ -68,6 +68,8 @@ class Selection:
 
     def excludes_below(self, path: bytes) -> bool:
         """By its name, or by that of a directory above it?"""
+        if not self._groups:
+            return False
         parts = path.rstrip(b"/").split(b"/")
         above = (b"/".join(parts[:depth]) + b"/" for depth in range(1, len(parts)))
         return any(map(self.excludes, above)) or self.excludes(path)

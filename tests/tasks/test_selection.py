@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -208,3 +209,11 @@ def test_a_path_is_excluded_below_an_excluded_directory() -> None:
     assert (
         selection.excludes_below(b"a/b") and selection.excludes_below(b"a/c/d/") and not selection.excludes_below(b"a")
     )
+
+
+def test_where_no_name_is_excluded_nobody_asks_for_the_levels_above() -> None:
+    path = b"/".join(b"d%d" % level for level in range(2000))
+    selection = Selection(Select(larger_than=1))
+    began = time.process_time()
+    assert not any(selection.excludes_below(path) for _ in range(1000))
+    assert time.process_time() - began < 1  # of each level above: many seconds
