@@ -175,13 +175,13 @@ def _not_in_turn(test: str, variants: list[pytest.Item]) -> set[pytest.Item]:
 def session_scratch() -> Iterator[Path]:
     with scratch() as path:
         yield path
-    command.clean_up()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compiled_programs() -> Iterator[None]:
-    """They serve all tests of a session."""
+def what_serves_a_session() -> Iterator[None]:
+    """Programs that were compiled, and homes and servers of runs: they go at its end."""
     yield
+    command.clean_up()
     preload.clean_up()
 
 
