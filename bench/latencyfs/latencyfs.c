@@ -17,19 +17,39 @@
  */
 #include "latencyfs.h"
 
+#include <linux/fuse.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/uio.h>
 
 #define THREADS 1024
 
 static void op_init(void *unused, struct fuse_conn_info *connection)
 {
     (void)unused;
-    connection->want |= connection->capable & (FUSE_CAP_POSIX_ACL | FUSE_CAP_DONT_MASK | FUSE_CAP_PARALLEL_DIROPS);
+    connection->want |= connection->capable & (FUSE_CAP_POSIX_ACL | FUSE_CAP_DONT_MASK);
     connection->max_background = connection->congestion_threshold = THREADS / 2;
     puts("mounted");
     fflush(stdout);
+}
+
+static ssize_t read_request(int fd, void *buffer, size_t size, void *unused)
+{
+    (void)unused;
+    return read(fd, buffer, size);
+}
+
+/* The first answer is the one to FUSE_INIT. libfuse before 3.17 cannot tell the kernel there that look-ups in one
+ * directory may be under way at the same time, as they are on NFS and Lustre. */
+static ssize_t write_answer(int fd, struct iovec *parts, int number, void *unused)
+{
+    (void)unused;
+    static bool has_begun;
+    if (!has_begun && number > 1 && parts[1].iov_len >= sizeof(struct fuse_init_out))
+        ((struct fuse_init_out *)parts[1].iov_base)->flags |= FUSE_PARALLEL_DIROPS;
+    has_begun = true;
+    return writev(fd, parts, number);
 }
 
 static int usage(void)
@@ -70,7 +90,9 @@ static int serve(struct fuse_session *session, const char *point)
     fuse_loop_cfg_set_max_threads(config, THREADS);
     fuse_loop_cfg_set_idle_threads(config, THREADS);
     int status = 1;
-    if (fuse_set_signal_handlers(session) == 0 && fuse_session_mount(session, point) == 0) {
+    const struct fuse_custom_io io = {.read = read_request, .writev = write_answer};
+    if (fuse_set_signal_handlers(session) == 0 && fuse_session_mount(session, point) == 0 &&
+        fuse_session_custom_io(session, &io, fuse_session_fd(session)) == 0) {
         status = fuse_session_loop_mt(session, config) != 0;
         fuse_session_unmount(session);
     }
