@@ -123,7 +123,7 @@ def _measure(scenario: Scenario, kind: str, options: Sequence[str], arguments: a
         if scenario.before is State.COPIED:
             _copy(*places.below)
             time.sleep(CLOCK_GRACE)
-        runs = {name: _Runs(scenario, way, places, arguments.delay) for name, way in compare.items()}
+        runs = {name: _Runs(scenario, way, places, arguments) for name, way in compare.items()}
         for run in runs.values():
             run.check()
         done: dict[str, Callable[[], Time]] = {name: run.once for name, run in runs.items()}
@@ -182,13 +182,14 @@ def _places(kind: str, dataset: Dataset, arguments: argparse.Namespace) -> Itera
 class _Runs:
     """The runs of one way; each copy gets a name of its own and is removed before the next, which nobody times."""
 
-    def __init__(self, scenario: Scenario, way: Way, places: Places, delay: int) -> None:
+    def __init__(self, scenario: Scenario, way: Way, places: Places, arguments: argparse.Namespace) -> None:
         self._before = scenario.before
         self._way = way
         self._places = places
         self._number = 0
         self._removed: Path | None = None
-        self._delay = delay
+        self._delay = arguments.delay
+        self._forgotten = arguments.timeouts + CLOCK_GRACE
         self.operations: list[int] = []
         self.most_at_once: list[int] = []
         self.differences = 0
@@ -209,6 +210,8 @@ class _Runs:
 
     def once(self) -> Time:
         mounts = self._places.mounts
+        if mounts:
+            time.sleep(self._forgotten)
         for mount in mounts:
             mount.delay(all=self._delay)
         before = self._counts()
