@@ -109,6 +109,14 @@ def test_several_directories_give_all_threads_something_to_do(area: Path, server
         assert 2 * ROWS_OF_ONE < server.most_at_once() <= 32
 
 
+def test_threads_do_not_wait_for_each_other_in_one_directory_while_there_are_others(area: Path, server: Slow) -> None:
+    with copies(area, server, directories=4, files=10) as made:
+        server.delay(write=0, create=LATENCY)  # which a directory does one after the other
+        made.kernel.pool.set(4)
+        made.end(made.begin())
+        assert server.most_at_once() == 4
+
+
 @pytest.mark.parametrize(("ranks", "most"), [(4, 2), (100, 1)])
 def test_the_ranks_of_a_host_share_a_large_directory(area: Path, server: Slow, ranks: int, most: int) -> None:
     with copies(area, server, files=LARGE_DIRECTORY) as made:

@@ -5,6 +5,7 @@
  */
 #include "internal.h"
 
+#include <limits.h>
 #include <signal.h>
 #include <sys/mman.h>
 
@@ -147,12 +148,13 @@ void pk_cancel(pk_kernel *kernel, pk_batch *batch)
     pthread_mutex_unlock(&kernel->lock);
 }
 
-/* Under the lock: may a thread begin one of its rows now? Names of one directory are made and removed one after the
- * other, by its lock in the client's kernel: threads that wait for that could do something else. */
-static int may_begin(const pk_kernel *kernel, const pk_batch *batch)
+/* Under the lock: how many threads make or remove names in the same directory as this batch; -1 if none may begin one of
+ * its rows now. Names of one directory are made and removed one after the other, by its lock in the client's kernel:
+ * threads that wait for that could do something else. */
+static int crowd_of(const pk_kernel *kernel, const pk_batch *batch)
 {
     if (pk_changes_nothing(batch))
-        return 1;
+        return 0;
     int modifying = 0, of_one = 0;
     for (int each = 0; each < kernel->threads; each++) {
         pk_batch *other = atomic_load_explicit(&kernel->workers[each]->batch, memory_order_relaxed);
@@ -162,19 +164,28 @@ static int may_begin(const pk_kernel *kernel, const pk_batch *batch)
         of_one += pk_makes_or_removes(other) && other->target == batch->target;
     }
     if (kernel->modifying && modifying >= kernel->modifying)
+        return -1;
+    if (!batch->at_once || !pk_makes_or_removes(batch))
         return 0;
-    return !batch->at_once || !pk_makes_or_removes(batch) || of_one < batch->at_once;
+    return of_one < batch->at_once ? of_one : -1;
 }
 
-/* Under the lock: the batch of which a thread begins a row next, or NULL. */
+/* Under the lock: the batch of which a thread begins a row next, or NULL. Where the fewest are at work, and of these the
+ * first. */
 static pk_batch *next_batch(const pk_kernel *kernel)
 {
+    pk_batch *next = NULL;
+    int least = INT_MAX;
     if (kernel->working >= kernel->most)
         return NULL;
-    pk_batch *batch = kernel->first;
-    while (batch != NULL && !may_begin(kernel, batch))
-        batch = batch->work->following;
-    return batch;
+    for (pk_batch *each = kernel->first; each != NULL && least > 0; each = each->work->following) {
+        const int crowd = crowd_of(kernel, each);
+        if (crowd >= 0 && crowd < least) {
+            next = each;
+            least = crowd;
+        }
+    }
+    return next;
 }
 
 /* Under the lock: up to so many rows of a batch, from *start on, are this worker's. */
