@@ -60,6 +60,11 @@ class Measured(NamedTuple):
         return self.operations / self.busy if self.busy > 0 else 0.0
 
     @property
+    def at_once(self) -> float:
+        """How many operations were under way, on the average, while there were any."""
+        return self.wall / self.busy if self.busy > 0 else 0.0
+
+    @property
     def waiting(self) -> float:
         """The part of the time of operations in which they waited."""
         return (self.wall - self.processor - self.delay) / self.wall if self.wall > 0 else 0.0
@@ -90,6 +95,8 @@ class Growth:
             return self.threads
         if self._before is not None:
             fewer, rate = self._before
+            if window.at_once < GAIN * max(1, fewer):
+                return self.threads  # there was not enough to do for more
             self._before = None
             if window.rate < GAIN * rate:
                 self.threads = fewer

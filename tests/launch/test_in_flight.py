@@ -74,6 +74,15 @@ def test_ten_percent_are_wanted(gain: float, stays: bool) -> None:
     assert growth.look(Measured(1.0, 2.0, 0.0, 0.0, int(1000 * gain))) == (2 if stays else 0)
 
 
+def test_a_step_is_not_judged_before_there_is_enough_to_do_for_it() -> None:
+    growth = Growth(64)
+    while growth.threads < 4:
+        growth.look(Server().window(growth.threads))
+    assert [growth.look(Server().window(1)) for _ in range(3)] == [4, 4, 4]
+    assert growth.pause == 0
+    assert growth.look(Server().window(4)) == 8
+
+
 def test_after_steps_in_vain_it_is_content_for_longer_each_time() -> None:
     growth, pauses = Growth(64), []
     for _ in range(60):
@@ -174,7 +183,7 @@ def test_what_is_asked_for_is_had_and_never_measured() -> None:
     pool = FakePool(Server(latency=0.0, processor=0.001))
     under_way, _ = run(pool, 7, 3, 2.0, modifying=5)
     assert (pool.threads, pool.asked, pool.limits) == (7, 0, [(3, 5)])
-    assert under_way._slots == slots_for(7) == 7
+    assert under_way.slots == slots_for(7) == 7
     pool = FakePool(Server())
     under_way, most = run(pool, 1, 1, 2.0)
     assert (pool.threads, pool.asked, most) == (0, 0, 1)
