@@ -19,16 +19,18 @@ from pcopy.tasks.base.values import Place, pack_numbers
 
 MOST = 64
 """Directories of one task."""
-AT_ONCE = 16
+MOST_AT_ONCE = 16
 """Directories that the kernel is given at a time."""
+LONG_CALL = 0.02
+"""Seconds after which a call should be over, so that a rank learns soon that operations wait."""
 LONG = 0.05
 """Seconds after which a task leaves the rest to others."""
 
 
 def shares(rank: Rank, number: int) -> Iterator[slice]:
-    """Of so many directories, those of each task. Few of them make several tasks while other ranks have nothing to do:
+    """Of so many directories, those of each task. Few of them make several tasks while others would find nothing to do:
     else one would hold a whole tree."""
-    size = MOST if rank.has_plenty() else max(1, min(MOST, -(-number // (2 * rank.size))))
+    size = MOST if rank.has_plenty() else max(1, min(MOST, -(-number // (2 * rank.hands()))))
     return (slice(start, start + size) for start in range(0, number, size))
 
 
@@ -36,6 +38,18 @@ def are_entered_at_once(rank: Rank) -> bool:
     """Does the kernel do all in several directories in one call? Where it has threads, each item may be another one's,
     and a limit counts each."""
     return rank.kernel.enters and rank.kernel.works_here and not rank.throttle.is_on
+
+
+class AtOnce:
+    """How many directories one rank gives to the kernel at a time: more, as long as calls are over soon."""
+
+    def __init__(self, rank: Rank | None = None) -> None:
+        """Of any ``rank``."""
+        self.number = 1
+
+    def took(self, seconds: float) -> None:
+        """A call about so many is over."""
+        self.number = max(1, self.number // 2) if seconds > LONG_CALL else min(MOST_AT_ONCE, 2 * self.number)
 
 
 class ToEnter(ABC):
@@ -74,17 +88,19 @@ class ToEnter(ABC):
 
     def go_on(self) -> Steps:
         """Enters what was found, as long as nobody else has need of it."""
-        left = self._left
+        left, at_once = self._left, self._rank.own(AtOnce)
         while left and (not self._has_begun or self._is_ours()):
             self._has_begun = True
             around, names, inodes = left.pop()
-            number = AT_ONCE if len(names) > 1 and self._are_plain(around) else 1
+            number = at_once.number if len(names) > 1 and self._are_plain(around) else 1
             if len(names) > number:
                 left.append((around, names[number:], inodes[number:]))
+            began = time.monotonic()
             if number > 1:
                 yield from self._enter_all(around, names[:number], inodes[:number])
             else:
                 yield from self._enter(around, names[0], inodes[0])
+            at_once.took(time.monotonic() - began)
         for each in left:
             self._spawn(*each)
 

@@ -31,7 +31,7 @@ from pcopy.tasks.base.kind import Divisible, Steps
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.selected import Selected
-from pcopy.tasks.base.siblings import AT_ONCE, LONG, are_entered_at_once, shares
+from pcopy.tasks.base.siblings import LONG, AtOnce, are_entered_at_once, shares
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.compare.looking import Looking
 from pcopy.tasks.compare.properties import ACL, CONTENT, TELLS_COMMON, XATTR
@@ -61,17 +61,20 @@ class CompareDirs(Divisible, code=120, doing="comparing", is_note=False):
     def run(self, rank: Rank, result: Result) -> Steps:
         found, end, row = Differences(rank), time.monotonic() + LONG, 0
         names, inodes, others = unpack_names(self.names), unpack_numbers(self.inodes), unpack_numbers(self.others)
-        at_once = AT_ONCE if len(names) > 1 and _are_plain(rank, self.place) else 1
+        at_once, is_plain = rank.own(AtOnce), len(names) > 1 and _are_plain(rank, self.place)
         while row < len(names):
-            part = slice(row, row + at_once)
-            row += at_once
-            if at_once > 1:
+            number, began = at_once.number if is_plain else 1, time.monotonic()
+            part = slice(row, row + number)
+            row += number
+            if number > 1:
                 some = _Some(self.place, names[part], inodes[part], others[part])
                 yield from _compare_at_once(rank, result, found, some)
             else:
                 result.count(counts.UNSCANNED, -1)
                 yield from _compare(rank, result, found, self.place, names[part][0], (inodes[part][0], others[part][0]))
-            if row < len(names) and (rank.stop_reason is not None or time.monotonic() > end):
+            now = time.monotonic()
+            at_once.took(now - began)
+            if row < len(names) and (rank.stop_reason is not None or now > end):
                 rest = self._replace(
                     names=pack_names(names[row:]), inodes=self.inodes[8 * row :], others=self.others[8 * row :]
                 )

@@ -23,7 +23,7 @@ from pcopy.tasks.base.kind import Gone, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.siblings import AT_ONCE, LONG, OfSiblings, shares
+from pcopy.tasks.base.siblings import LONG, AtOnce, OfSiblings, shares
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.directories.finish_dir import FinishDir
 from pcopy.tasks.directories.finish_dirs import Finishes
@@ -63,10 +63,10 @@ class ScanDirs(OfSiblings, code=8, doing="scanning", is_note=False):
         names, inodes, finishes = unpack_names(self.names), unpack_numbers(self.inodes), Finishes(self.place)
         at, end, left = 0, time.monotonic() + LONG, list[int]()
         while at < len(names):
-            some = slice(at, at + AT_ONCE)
+            some = slice(at, at + rank.own(AtOnce).number)
             rows = yield from self._scan(rank, result, names[some], inodes[some], finishes)
             left += [at + row for row in rows]
-            at += AT_ONCE
+            at = some.stop
             if rank.stop_reason is not None:
                 break  # what has failed is told: a task between two slices would be dropped
             yield None
@@ -118,9 +118,11 @@ class ScanDirs(OfSiblings, code=8, doing="scanning", is_note=False):
         batch = Enter(source, pack_names(names), target, inodes, in_common(rank, place))
         began = time.monotonic()
         entered = yield from rank.done(batch)
+        seconds = time.monotonic() - began
+        rank.own(AtOnce).took(seconds)
         names_seen = entered.skipped + sum(len(found.rows) + found.skipped[0] for found in entered.left.values())
         if names_seen and not batch.common.copies:  # to copy takes longer than to look
-            rank.own(Paces).took(ScanNames.code, names_seen, time.monotonic() - began)
+            rank.own(Paces).took(ScanNames.code, names_seen, seconds)
         return entered
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from array import array
 from collections.abc import Sequence
 from itertools import count
@@ -35,7 +36,7 @@ from pcopy.tasks.base.kind import Note, OfPlace, Steps
 from pcopy.tasks.base.ledger import Awaited, Ledger
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.siblings import are_entered_at_once, shares
+from pcopy.tasks.base.siblings import LONG, AtOnce, are_entered_at_once, shares
 from pcopy.tasks.base.values import NOWHERE, Place, pack_numbers, unpack_numbers
 from pcopy.tasks.directories.access import let_us_into
 from pcopy.tasks.remove.protected import without_protected
@@ -190,23 +191,39 @@ class RemoveDirs(_Part, code=86, doing="removing directories of", is_note=False)
 
     def run(self, rank: Rank, result: Result) -> Steps:
         names, inodes = unpack_names(self.names), unpack_numbers(self.inodes)
+        at, left = 0, list[int]()
         try:
             directory, device = _enter(rank, self.place)
         except Problem:  # which each tells by itself
-            left: Sequence[int] = range(len(names))
-        else:
-            batch = RemoveWithin(directory, self.names, array("Q", inodes), device, NAMES_AT_ONCE - 1)
+            at, left = len(names), [*range(len(names))]
+        end, at_once = time.monotonic() + LONG, rank.own(AtOnce)
+        while at < len(names) and (not at or (are_entered_at_once(rank) and time.monotonic() < end)):
+            some, began = slice(at, at + at_once.number), time.monotonic()
+            numbers = array("Q", inodes[some])
+            batch = RemoveWithin(directory, pack_names(names[some]), numbers, device, NAMES_AT_ONCE - 1)
             done = yield from rank.done(batch)
-            left = [row for row, code in enumerate(done.verdicts.codes) if code != Code.DONE]
+            at_once.took(time.monotonic() - began)
+            left += [at + row for row, code in enumerate(done.verdicts.codes) if code != Code.DONE]
             _count(RemovalCounts(rank, result), done.sums)
-        if not left:
+            at = some.stop
+        self._leave(rank, result, names, inodes, left, at)
+
+    def _leave(
+        self, rank: Rank, result: Result, names: Sequence[bytes], inodes: Sequence[int], left: Sequence[int], at: int
+    ) -> None:
+        """The directories in the rows ``left``, and all from the row ``at``, are for other tasks."""
+        rest = [slice(at + some.start, at + some.stop) for some in shares(rank, len(names) - at)]
+        if not (left or rest):
             self.end(rank, result, left=False)
             return
-        awaited, around = rank.own(PartLedger).wait(self, len(left), result), self.place
+        awaited, around = rank.own(PartLedger).wait(self, len(left) + len(rest), result), self.place
         for row in left:
             identity = Identity(around.source_id.mount, inodes[row])
             below = Place(around.root, os.path.join(around.path, names[row]), identity, NOWHERE, False, False)
             result.spawn(RemoveDir(below, awaited, around), SCAN_COST, expands=True)
+        for some in rest:
+            others = RemoveDirs(around, awaited, pack_names(names[some]), pack_numbers([*inodes[some]]))
+            result.spawn(others, len(names[some]) * SCAN_COST, expands=True)
 
 
 def _count(removal: RemovalCounts, sums: SumsWithin) -> None:

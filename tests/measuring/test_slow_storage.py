@@ -1,0 +1,69 @@
+"""Each tool finds out by itself that storage has latency, and gets many operations under way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.latency import Slow, is_possible, slow
+from pcopy.fsio.kernel.choose import kernel_name
+from tests.support.command import pcopy
+from tests.support.oracle import differences
+
+pytestmark = [
+    pytest.mark.skipif(not is_possible(), reason="it takes root and libfuse3-dev"),
+    pytest.mark.skipif(kernel_name() != "c", reason="there is no kernel in C here"),
+]
+
+DIRECTORIES, FILES = 24, 40
+LATENCY = 3000
+"""Microseconds of each operation."""
+
+REMEMBERED = 0.2
+"""Seconds for which the kernel remembers names and attributes."""
+
+
+@pytest.fixture
+def tree(area: Path) -> Path:
+    tree = area / "tree"
+    for directory in range(DIRECTORIES):
+        (tree / f"{directory}").mkdir(parents=True)
+        for file in range(FILES):
+            (tree / f"{directory}/{file}").write_text(f"{directory} {file}")
+    return tree
+
+
+@pytest.fixture
+def storage(tree: Path) -> Iterator[Slow]:
+    with slow(tree.parent, entry_timeout=REMEMBERED, attribute_timeout=REMEMBERED) as mounted:
+        time.sleep(2 * REMEMBERED)
+        mounted.delay(all=LATENCY)
+        yield mounted
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "least"),
+    [
+        ("pwalk", ("--progress", "none", "TREE", "-size", "+1k"), 16),
+        ("pwalk", ("--progress", "none", "--summary", "TREE"), 16),
+        ("pchmod", ("-q", "g+w", "TREE"), 16),
+        ("prm", ("-q", "--yes", "TREE"), 6),  # a directory gives up its names one by one
+    ],
+)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_tree_is_not_gone_through_one_by_one(
+    storage: Slow, program: str, words: tuple[str, ...], least: int, ranks: int
+) -> None:
+    there = [storage.path / "tree" if word == "TREE" else word for word in words]
+    pcopy(*there, program=program, ranks=ranks).check_returncode()
+    assert storage.most_at_once() >= least
+
+
+def test_many_directories_are_copied_into_at_once(storage: Slow, tree: Path) -> None:
+    pcopy("-q", tree, storage.path / "copy", ranks=1).check_returncode()
+    assert storage.most_at_once() >= 16
+    storage.delay(all=0)
+    assert differences(tree, storage.backing / "copy") == []
