@@ -11,7 +11,7 @@ class UnderWay:
 
     def __init__(self, rank: int, slots: int) -> None:
         self._rank = rank
-        self._slots = slots
+        self.slots = slots
         self._running: list[Task] = []
         self._waiting: list[Task] = []
         self._fresh: list[Task] = []  # begun since tasks were received, and open to all
@@ -32,7 +32,7 @@ class UnderWay:
 
     def allow(self, slots: int) -> None:
         """From now on there may be so many; those that have been begun stay."""
-        self._slots = slots
+        self.slots = slots
         self.has_room = not self._running and len(self._waiting) < slots
 
     def begin(self, task: Task) -> None:
@@ -44,7 +44,7 @@ class UnderWay:
     def suspend(self, task: Task) -> None:
         self._leave(task)
         self._waiting.append(task)
-        self.has_room = not self._running and len(self._waiting) < self._slots
+        self.has_room = not self._running and len(self._waiting) < self.slots
 
     def resume(self, task: Task) -> None:
         self._waiting.remove(task)
@@ -68,7 +68,7 @@ class UnderWay:
         except ValueError:
             what = "waits for a ticket" if task in self._waiting else "has not been begun"
             raise InvariantBroken(f"rank {self._rank} ends the task {task.id}, which {what}") from None
-        self.has_room = not self._running and len(self._waiting) < self._slots
+        self.has_room = not self._running and len(self._waiting) < self.slots
 
     def received(self, number: int) -> None:
         """So many tasks have come from another rank; what has been begun before them is none of them."""

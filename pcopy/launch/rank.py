@@ -186,7 +186,9 @@ def make_node(
     node.queue.remembers = rank.keeps
     rank.counters, rank.begun_with = node.counters, lambda: node.begun_with
     rank.totals = lambda: node.progress.totals
-    rank.has_plenty = lambda: size == 1 or node.queue.has_plenty  # one rank leaves nobody without
+    work, queue = node.under_way, node.queue
+    rank.hands = lambda: size * work.slots
+    rank.has_plenty = lambda: (size == 1 or queue.has_plenty) and (work.slots == 1 or queue.open >= work.slots)
     if keeping.resumed:
         restore_rank(node, keeping, job.run)
     elif rank.number == 0:

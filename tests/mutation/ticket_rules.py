@@ -22,7 +22,7 @@ WAITS = (
         "a task is begun only when a slot is free",
         "under_way.py",
         "        self._waiting.append(task)\n"
-        "        self.has_room = not self._running and len(self._waiting) < self._slots",
+        "        self.has_room = not self._running and len(self._waiting) < self.slots",
         "        self._waiting.append(task)\n        self.has_room = not self._running",
         (BEGINS,),
     ),

@@ -16,6 +16,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import pcopy.tasks.archive.arrange
+import pcopy.tasks.archive.digest_members
 import pcopy.tasks.archive.read_headers
 import pcopy.tasks.archive.sync_archive
 import pcopy.tasks.archive.unpack

@@ -123,7 +123,10 @@ class Rank(BothSides):
         """The sums of all ranks, as last heard."""
         self.begun_with = self.totals
         """Those with which the phase has begun."""
-        self.has_plenty: Callable[[], bool] = lambda: False  # would other ranks find work? The node knows
+        self.has_plenty: Callable[[], bool] = lambda: False
+        """Would other ranks find work, and this one for each task that it may have under way? The node knows."""
+        self.hands: Callable[[], int] = lambda: size
+        """How many tasks all ranks may have under way."""
         self.leaders = leaders
         self.open_spool = open_spool
         self.temporary_names = TemporaryNames(job.name, job.run, number)
