@@ -79,13 +79,14 @@ class Growth:
         """Seconds until the next window is of any interest."""
         self._most = most if most > 1 else 0
         self._before: tuple[int, float] | None = None  # threads and rate, before the last step
-        self._is_new = False  # the first threads begin when no ticket is under way: later than the next window
+        self._doubted: tuple[int, int, float] | None = None  # a step that seems to bring too little: from, to, the rate
+        self._is_new = False  # a row that the rank itself has begun is still under way when the first threads begin
         self._patience = FIRST_PAUSE
 
     @property
     def is_settled(self) -> bool:
         """Is there nothing more to find out?"""
-        return self.threads >= self._most and self._before is None
+        return self.threads >= self._most and self._before is None and self._doubted is None
 
     def look(self, window: Measured) -> int:
         """What follows from a window that began when the last one ended, or after the pause."""
@@ -99,10 +100,12 @@ class Growth:
                 return self.threads  # there was not enough to do for more
             self._before = None
             if window.rate < GAIN * rate:
-                self.threads = fewer
-                self._rest()
+                self._doubted = fewer, self.threads, window.rate
+                self.threads = max(1, fewer)  # to none it would go when no ticket is under way, which may take long
                 return self.threads
             self._patience = FIRST_PAUSE
+        if self._doubted is not None:
+            return self._judge_again(window, *self._doubted)
         if window.waiting < WAITING or window.waiting * window.wall < LONG * window.operations:
             self.pause = FIRST_PAUSE
         elif self.threads < self._most:
@@ -111,9 +114,17 @@ class Growth:
             self.threads = min(max(2, 2 * self.threads), self._most)
         return self.threads
 
-    def _rest(self) -> None:
-        self.pause = self._patience
-        self._patience = min(2 * self._patience, LONGEST_PAUSE)
+    def _judge_again(self, window: Measured, fewer: int, more: int, rate: float) -> int:
+        """With fewer threads once more: it may be that the work is another one than before the step."""
+        if window.at_once > GAIN * self.threads:
+            return self.threads  # the others do not rest yet
+        self._doubted = None
+        if rate >= GAIN * window.rate:
+            self.threads = more
+        else:
+            self.threads, self.pause = fewer, self._patience
+            self._patience = min(2 * self._patience, LONGEST_PAUSE)
+        return self.threads
 
 
 class InFlight:

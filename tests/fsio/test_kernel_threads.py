@@ -142,20 +142,31 @@ def test_threads_that_are_not_wanted_any_more_rest(area: Path, server: Slow) -> 
         assert server.most_at_once() == 2
 
 
-def test_threads_begin_when_no_ticket_is_under_way(area: Path, server: Slow) -> None:
-    with copies(area, server, files=3) as made:
-        pool, before = made.kernel.pool, len(os.listdir("/proc/self/task"))
+def test_threads_take_part_in_a_batch_that_is_under_way(area: Path, server: Slow) -> None:
+    with copies(area, server, files=FILES) as made:
         tickets = made.begin()
-        pool.want(4)
-        assert made.kernel.works_here
-        made.end(tickets)
-        assert made.kernel.works_here and len(os.listdir("/proc/self/task")) == before
-        for path in (server.backing / "target0").iterdir():
-            path.unlink()
-        tickets = made.begin()
+        made.kernel.poll()
+        assert made.kernel.works_here and not tickets[0].is_done
+        made.kernel.pool.want(4)
         assert not made.kernel.works_here
         made.end(tickets)
-        assert pool.threads == 4
+        assert server.most_at_once() == 4
+
+
+def test_they_rest_when_no_ticket_is_under_way(area: Path, server: Slow) -> None:
+    with copies(area, server, directories=2, files=3) as made:
+        pool = made.kernel.pool
+        pool.want(4)
+        tickets = made.begin()
+        pool.want(0)
+        assert not made.kernel.works_here
+        made.end(tickets)
+        for number in range(2):
+            for path in (server.backing / f"target{number}").iterdir():
+                path.unlink()
+        tickets = made.begin()
+        assert made.kernel.works_here
+        made.end(tickets)
 
 
 def test_the_oldest_row_and_what_was_done_are_told(area: Path, server: Slow) -> None:

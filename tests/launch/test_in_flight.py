@@ -71,7 +71,9 @@ def test_ten_percent_are_wanted(gain: float, stays: bool) -> None:
     growth = Growth(2)
     assert growth.look(Measured(1.0, 1.0, 0.0, 0.0, 1000)) == 2
     assert growth.look(Measured(1.0, 2.0, 0.0, 0.0, 9)) == 2, "a window in which threads were started tells nothing"
-    assert growth.look(Measured(1.0, 2.0, 0.0, 0.0, int(1000 * gain))) == (2 if stays else 0)
+    assert growth.look(Measured(1.0, 2.0, 0.0, 0.0, int(1000 * gain))) == (2 if stays else 1)
+    if not stays:
+        assert growth.look(Measured(1.0, 1.0, 0.0, 0.0, 1000)) == 0
 
 
 def test_a_step_is_not_judged_before_there_is_enough_to_do_for_it() -> None:
@@ -81,6 +83,17 @@ def test_a_step_is_not_judged_before_there_is_enough_to_do_for_it() -> None:
     assert [growth.look(Server().window(1)) for _ in range(3)] == [4, 4, 4]
     assert growth.pause == 0
     assert growth.look(Server().window(4)) == 8
+
+
+def test_a_step_is_not_taken_back_because_other_work_has_begun() -> None:
+    growth, quick, slow = Growth(64), Server(latency=0.0002), Server(latency=0.002)
+    assert growth.look(quick.window(0)) == 2
+    assert growth.look(slow.window(2)) == 2, "a window in which threads were started tells nothing"
+    assert growth.look(slow.window(2)) == 1, "ten operations of the new work take as long as fifty of the old one"
+    assert growth.look(slow.window(2)) == 1, "the other one does not rest yet"
+    assert growth.look(slow.window(1)) == 2
+    assert growth.pause == 0
+    assert without_repeats(steps(growth, slow, 20))[-1] == 64
 
 
 def test_after_steps_in_vain_it_is_content_for_longer_each_time() -> None:

@@ -103,7 +103,7 @@ class Pool(Protocol):
     """Threads that do rows. As long as there are none, rows are done in ``poll``."""
 
     def want(self, threads: int) -> None:
-        """There shall be so many. From none to some, and back, it takes effect when no ticket is under way."""
+        """There shall be so many. To none it takes effect when no ticket is under way."""
 
     def load(self) -> Load:
         """What has been done up to now, here and by threads."""

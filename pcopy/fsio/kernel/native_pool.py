@@ -39,7 +39,7 @@ class NativePool:
 
     def want(self, threads: int) -> None:
         self._wanted = min(threads, MOST_THREADS)
-        if self.threads and self._wanted:
+        if self._wanted:
             self.set(self._wanted)
 
     def limit(self, ranks: int, modifying: int) -> None:
