@@ -86,9 +86,17 @@ class TaskRunner:
                 yield from self._resumed(_sync_directories(self._rank), result)
             return outcome_of(result, self._rank)
         except Cancelled:
+            self._cut(value, result)
             return Outcome([Spawn(*task[1:])])
+        except GeneratorExit:
+            self._cut(value, result)
+            raise
         finally:
             self._rank.end(result.running)
+
+    def _cut(self, value: Kind, result: Result) -> None:
+        if value.counts_when_cut and not self._rank.job.began:
+            result.add_done(self._rank.counters)
 
     def _unpacked(self, task: Task) -> Kind:
         """What it packs. It is asked for twice: whether to divide it, and then to run it."""

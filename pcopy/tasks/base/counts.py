@@ -36,6 +36,9 @@ PUT_ASIDE: dict[int, int] = {
 
 _DUE = frozenset(PUT_ASIDE.values())
 
+_TOLD = frozenset((FAILED, FAILED_BYTES, CHANGED, VANISHED, EXCUSED, WARNINGS))
+"""With each a line is told."""
+
 _OF_KIND = {b"f": FILES, b"l": SYMLINKS, b"d": DIRECTORIES}
 
 
@@ -75,6 +78,13 @@ class Counted:
         if label is not None:
             elsewhere = self._elsewhere.setdefault(label, {})
             elsewhere[counter] = elsewhere.get(counter, 0) + number
+
+    def add_done(self, counters: list[int]) -> None:
+        """What was done up to now; failures are left out, of which nobody hears if the task does not come to its
+        end."""
+        for counter in compress(count(), self._counts):
+            if counter not in _TOLD:
+                counters[counter] += self._counts[counter]
 
     def _shares(self) -> Iterator[Share]:
         """What was counted in which directory: if that has gone when the job is resumed, it counts no more."""

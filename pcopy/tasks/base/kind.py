@@ -51,6 +51,9 @@ class Kind(tuple[Any, ...]):
     """Of ``Divisible``: the fields that have as many bytes for each of the names."""
     waits_for_others: ClassVar[bool] = False
     """Is it only of use if other tasks find something, so that a resumed job begins no earlier phase for it?"""
+    counts_when_cut: ClassVar[bool] = False
+    """If it does not come to its end, since the job is to stop: does what it has counted until then count all the same,
+    in a job that nobody resumes?"""
 
     def __init_subclass__(cls, *, code: int | None = None, doing: str = "", is_note: bool | None = None) -> None:
         """Without a ``code`` the class is what several kinds share, and no kind itself: its fields come first."""

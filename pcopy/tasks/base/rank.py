@@ -178,6 +178,15 @@ class Rank(BothSides):
         """What the kernel makes of it, for a task; raises ``Cancelled``."""
         return waited(self.kernel, self.kernel.submit(batch))
 
+    def counted(self, batch: Batch[S], count: Callable[[S], None]) -> Stepwise[S]:
+        """The same of one that changes items: ``count`` is told of what has been done in the end, also if it is cut
+        short, or the task is dropped."""
+        ticket = self.kernel.submit(batch)
+        try:
+            return (yield from waited(self.kernel, ticket))
+        finally:
+            count(ticket.result)
+
     def moved(self, batch: Batch[M]) -> Stepwise[M]:
         """The same of one that moves contents, which count at once. If it is cut short, what was begun has ended, and
         counts."""

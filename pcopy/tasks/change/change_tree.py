@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 from pcopy.engine.ticket import Stepwise
@@ -41,6 +42,7 @@ class ChangeNames(Divisible, code=115, doing="changing", is_note=False):
     columns = ("kinds", "inodes")
     least_items = 16
     is_found_anew = True
+    counts_when_cut = True
 
     def run(self, rank: Rank, result: Result) -> Steps:
         try:
@@ -67,6 +69,7 @@ class ChangeTree(Divisible, code=116, doing="changing", is_note=False):
     columns = ("inodes",)
     least_items = 2
     is_found_anew = True
+    counts_when_cut = True
     effort = 0
 
     def run(self, rank: Rank, result: Result) -> Steps:
@@ -86,7 +89,6 @@ class _Tree(ToEnter):
     def _enter_all(self, around: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Steps:
         """Enters some that lie beside each other; those that are no plain cases one by one."""
         mended = yield from self._mend_within(around, names, inodes)
-        _count(self._result, mended.sums)
         for row, code in enumerate(mended.verdicts.codes):
             if code != Code.DONE:
                 yield from self._enter(around, names[row], inodes[row])
@@ -113,7 +115,7 @@ class _Tree(ToEnter):
             intent.uid,
             intent.gid,
         )
-        return (yield from rank.done(batch))
+        return (yield from rank.counted(batch, partial(_count, self._result)))
 
     def _go_into(self, place: Place, left: LeftWithin) -> Steps:
         """What the kernel has left of a directory."""
@@ -186,7 +188,8 @@ class _Tree(ToEnter):
 _DIRECTORY = ord("d")
 
 
-def _count(result: Result, sums: SumsWithin) -> None:
+def _count(result: Result, done: DoneWithin) -> None:
+    sums = done.sums
     found = sums.files + sums.directories + sums.links + sums.others
     for counter, number in (
         (counts.FOUND, found),

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from pcopy.engine.ticket import Stepwise
-from pcopy.fsio.kernel.batches import Listed, Mend, MendPlain
+from pcopy.fsio.kernel.batches import Judged, Listed, Mend, Mended, MendPlain
 from pcopy.fsio.kernel.columns import INODE, Code, Rows, pack_names, unpack_names
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE, type_of
@@ -148,11 +148,9 @@ class ChangeVisitor:
             others = [name for name, kind in zip(names, listed.kinds, strict=True) if kind not in _PLAIN]
             packed, rows = pack_names(names[row] for row in plain), rows.chosen(plain)
         batch = MendPlain(directory, packed, rows, intent.modes, intent.uid, intent.gid)
-        mended = yield from self._rank.done(batch)
+        mended = yield from self._rank.counted(batch, self._count_plain)
         codes = mended.verdicts.codes
-        done, unchanged = codes.count(Code.DONE), codes.count(Code.SKIPPED)
-        seen = mended.seen
-        if done + unchanged < len(rows):
+        if codes.count(Code.DONE) + codes.count(Code.SKIPPED) < len(rows):
             names = unpack_names(packed)
             for row, code in enumerate(codes):
                 if code == Code.ANEW:
@@ -160,12 +158,17 @@ class ChangeVisitor:
                 elif code not in (Code.DONE, Code.SKIPPED) and mended.verdicts.errnos[row] != errno.ENOENT:
                     self._result.count(counts.FOUND)
                     self._fail(names[row], mended.verdicts.problem(row))
+        return pack_names(others)
+
+    def _count_plain(self, mended: Mended) -> None:
+        codes, seen = mended.verdicts.codes, mended.seen
+        done, unchanged = codes.count(Code.DONE), codes.count(Code.SKIPPED)
+        if done + unchanged < len(codes):
             seen = seen.chosen([row for row, code in enumerate(codes) if code in (Code.DONE, Code.SKIPPED)])
         self._result.count(counts.FOUND, done + unchanged)
         self._result.count(counts.FOUND_BYTES, sum(seen.size))
         self._result.count(counts.MENDED, done)
         self._count(seen)
-        return pack_names(others)
 
     def later(self, directory: int, names: bytes, rows: Rows) -> Steps:
         """Directories that all is done in: fills ``LaterVisitor``."""
@@ -211,10 +214,8 @@ class ChangeVisitor:
             names = unpack_names(packed)
             packed, rows = pack_names(names[row] for row in differing.rows), rows.chosen(differing.rows)
         batch = Mend(directory, packed, rows, differing.wanted, self._intent.acls)
-        verdicts = (yield from self._rank.done(batch)).verdicts
-        done = len(verdicts.rows(Code.DONE))
-        self._result.count(counts.MENDED, done)
-        if done == len(rows):
+        verdicts = (yield from self._rank.counted(batch, self._count_mended)).verdicts
+        if verdicts.codes.count(Code.DONE) == len(rows):
             return set()
         names, failed = unpack_names(packed), set[int]()
         for row, code in enumerate(verdicts.codes):
@@ -224,6 +225,9 @@ class ChangeVisitor:
                 size = rows.size[row] if rows.size and stat.S_ISREG(rows.mode[row]) else 0
                 self._not_changed(names[row], problem, size)
         return failed
+
+    def _count_mended(self, mended: Judged) -> None:
+        self._result.count(counts.MENDED, mended.verdicts.codes.count(Code.DONE))
 
     def _not_changed(self, name: bytes, problem: Problem, size: int) -> None:
         if problem.errno == errno.ENOENT and not (self._is_path or self._is_listed):

@@ -19,13 +19,14 @@ import stat
 import time
 from array import array
 from collections.abc import Sequence
+from functools import partial
 from itertools import count
 
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.batches import Listed
 from pcopy.fsio.kernel.columns import INODE, MODE, Code, Rows, Verdicts, pack_names, unpack_names
-from pcopy.fsio.kernel.directory_batches import RemoveWithin, SumsWithin
+from pcopy.fsio.kernel.directory_batches import DoneWithin, RemoveWithin
 from pcopy.fsio.mounted import mount_number
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
@@ -57,6 +58,7 @@ class _Part(OfPlace):
 
     awaited: tuple[int, int, int]
     is_found_anew = True
+    counts_when_cut = True
 
     def settled(self, rank: Rank, result: Result, *, left: bool) -> None:
         """All that was found in it has gone, on whatever rank, or something is ``left``."""
@@ -201,10 +203,9 @@ class RemoveDirs(_Part, code=86, doing="removing directories of", is_note=False)
             some, began = slice(at, at + at_once.number), time.monotonic()
             numbers = array("Q", inodes[some])
             batch = RemoveWithin(directory, pack_names(names[some]), numbers, device, NAMES_AT_ONCE - 1)
-            done = yield from rank.done(batch)
+            done = yield from rank.counted(batch, partial(_count, RemovalCounts(rank, result)))
             at_once.took(time.monotonic() - began)
             left += [at + row for row, code in enumerate(done.verdicts.codes) if code != Code.DONE]
-            _count(RemovalCounts(rank, result), done.sums)
             at = some.stop
         self._leave(rank, result, names, inodes, left, at)
 
@@ -226,8 +227,9 @@ class RemoveDirs(_Part, code=86, doing="removing directories of", is_note=False)
             result.spawn(others, len(names[some]) * SCAN_COST, expands=True)
 
 
-def _count(removal: RemovalCounts, sums: SumsWithin) -> None:
+def _count(removal: RemovalCounts, done: DoneWithin) -> None:
     """Directories were found before."""
+    sums = done.sums
     removal.found(sums.files + sums.links + sums.others, sums.bytes)
     removal.unread(-sums.directories)
     numbers = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -32,13 +32,17 @@ _REPLACED = "another item has taken its name since it was found: it stays"
 OTHER_DEVICE = "another file system is mounted here, or it is a subvolume: it stays"
 
 
-def remove_batch(rank: Rank, directory: int, packed: bytes, rows: Rows) -> Stepwise[Removed]:
+def remove_batch(
+    rank: Rank, directory: int, packed: bytes, rows: Rows, count: Callable[[Removed], None] = lambda removed: None
+) -> Stepwise[Removed]:
+    """``count`` is told of what is removed, whatever happens to the task."""
     batch = Remove(directory, packed, rows)
     if len(rows) == 1 and rank.kernel.works_here:  # a directory, as a rule: a batch would take longer than the call
         alone = Removing(batch)
         alone.run(0, 1)
+        count(alone.result)
         return alone.result
-    return (yield from rank.done(batch))
+    return (yield from rank.counted(batch, count))
 
 
 def problem_of(verdicts: Verdicts, row: int) -> Problem | None:
@@ -177,13 +181,10 @@ class RemoveVisitor:
             others = pack_names(name for name, kind in zip(each, kinds, strict=True) if kind not in _PLAIN)
             names, rows = pack_names(map(each.__getitem__, plain)), rows.chosen(plain)
             kinds = bytes(map(kinds.__getitem__, plain))
-        removed = yield from remove_batch(self._rank, self._directory, names, rows)
-        verdicts, sizes = removed.verdicts, removed.seen.size
-        done = verdicts.rows(Code.DONE)
-        size = sum(map(sizes.__getitem__, done))
-        self._tally.found(len(done), size)
-        self._tally.gone(map(_PLAIN.__getitem__, map(kinds.__getitem__, done)), size)
-        if len(done) == len(rows):
+        verdicts = (
+            yield from remove_batch(self._rank, self._directory, names, rows, partial(self._count_plain, kinds))
+        ).verdicts
+        if verdicts.codes.count(Code.DONE) == len(rows):
             return others
         each, left = unpack_names(names), [others] if others else []
         for row, code in enumerate(verdicts.codes):
@@ -193,28 +194,42 @@ class RemoveVisitor:
                 self.failed(each[row], verdicts.problem(row))
         return pack_names(left)
 
+    def _count_plain(self, kinds: bytes, removed: Removed) -> None:
+        done, sizes = removed.verdicts.rows(Code.DONE), removed.seen.size
+        size = sum(map(sizes.__getitem__, done))
+        self._tally.found(len(done), size)
+        self._tally.gone(map(_PLAIN.__getitem__, map(kinds.__getitem__, done)), size)
+
     def _remove(self, packed: bytes, rows: Rows) -> Steps:
         kinds = [type_of(mode) for mode in rows.mode]
         sizes = [size if kind == FILE else 0 for kind, size in zip(kinds, rows.size, strict=True)]
         self._tally.found(len(rows), sum(sizes))
         problems: dict[int, Problem] = {}
-        if self._rank.options.backup and not only_looks(self._rank):
+
+        def gone(done: Sequence[int]) -> None:
+            self._tally.gone((counts.of_kind(kinds[row]) for row in done), sum(map(sizes.__getitem__, done)))
+
+        if only_looks(self._rank):
+            gone(range(len(rows)))
+        elif self._rank.options.backup:
             problems = yield from self._remove_kept(unpack_names(packed), rows)
-        elif not only_looks(self._rank):
-            verdicts = (yield from remove_batch(self._rank, self._directory, packed, rows)).verdicts
+            gone([row for row in range(len(rows)) if row not in problems])
+        else:
+            verdicts = (
+                yield from remove_batch(
+                    self._rank, self._directory, packed, rows, lambda removed: gone(removed.verdicts.rows(Code.DONE))
+                )
+            ).verdicts
             problems = {row: problem for row in range(len(rows)) if (problem := problem_of(verdicts, row)) is not None}
         for row, problem in problems.items():
             if problem.errno == errno.ENOENT:
                 self._tally.found(-1, -sizes[row])
             else:
                 self._fail(unpack_names(packed)[row], problem, sizes[row])
-        gone = [row for row in range(len(rows)) if row not in problems] if problems else range(len(rows))
         if self._result.items.is_wanted:
-            names = unpack_names(packed)
-            told_sizes = [sizes[row] for row in gone]
-            self._tally.tell(self._place, [names[row] for row in gone], [kinds[row] for row in gone], told_sizes)
-        counters = (counts.of_kind(kinds[row]) for row in gone)
-        self._tally.gone(counters, sum(map(sizes.__getitem__, gone)))
+            names, told = unpack_names(packed), [row for row in range(len(rows)) if row not in problems]
+            told_sizes = [sizes[row] for row in told]
+            self._tally.tell(self._place, [names[row] for row in told], [kinds[row] for row in told], told_sizes)
 
     def _remove_kept(self, names: list[bytes], rows: Rows) -> Stepwise[dict[int, Problem]]:
         """One by one, what is kept elsewhere (``--backup``); what went wrong, by rows."""

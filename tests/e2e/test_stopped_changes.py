@@ -1,0 +1,107 @@
+"""``prm`` and ``pchmod`` that are told to stop count all that they have done, also of tasks that are dropped."""
+
+from __future__ import annotations
+
+import json
+import signal
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.latency import Slow, is_possible, slow
+from tests.support import native
+from tests.support.command import Argument
+from tests.support.processes import background, wait_until
+
+pytestmark = pytest.mark.skipif(not is_possible(), reason="it takes root and libfuse3-dev")
+
+DIRECTORIES, FILES = 12, 90
+ENOUGH = 150
+LATENCY = 2000
+"""Microseconds of each operation."""
+
+
+@pytest.fixture(params=["files", "nested"])
+def tree(request: pytest.FixtureRequest, area: Path) -> Path:
+    """Directories with files alone, or with symbolic links and other directories among these."""
+    tree = area / "below/tree"
+    for directory in range(DIRECTORIES):
+        place = tree / f"{directory}"
+        place.mkdir(parents=True)
+        for file in range(FILES):
+            if request.param == "nested" and file % 9 == 0:
+                (place / f"{file}").mkdir()
+                (place / f"{file}/file").touch()
+            elif request.param == "nested" and file % 9 == 1:
+                (place / f"{file}").symlink_to("nowhere")
+            else:
+                (place / f"{file}").touch()
+    return tree
+
+
+@pytest.fixture
+def storage(tree: Path) -> Iterator[Slow]:
+    with slow(tree.parent, entry_timeout=1, attribute_timeout=1) as mounted:
+        mounted.delay(all=LATENCY)
+        yield mounted
+
+
+WAYS = pytest.mark.parametrize(
+    ("kernel", "ranks", "words"),
+    [
+        ("c", 1, ("--in-flight", "1")),
+        ("c", 1, ("--in-flight", "8")),
+        ("c", 2, ()),
+        ("python", 1, ()),
+        ("python", 2, ()),
+    ],
+)
+
+
+def stopped(program: str, *words: Argument, kernel: str, ranks: int, done: Any) -> dict[str, Any]:
+    """What a run tells that was told to stop once enough was ``done()``."""
+    if kernel == "c":
+        native.require()
+    with background("--json", *words, program=program, ranks=ranks, env={"PCOPY_KERNEL": kernel}) as run:
+        assert wait_until(lambda: done() >= ENOUGH)
+        run.process.send_signal(signal.SIGTERM)
+        output, errors = run.process.communicate(timeout=30)
+        assert run.process.returncode == 75, errors
+        told: dict[str, Any] = json.loads(output)
+        return told
+
+
+def number_of(tree: Path) -> int:
+    return sum(1 for _ in tree.rglob("*")) + tree.exists()
+
+
+@WAYS
+def test_what_was_removed_is_counted(
+    storage: Slow, tree: Path, kernel: str, ranks: int, words: tuple[str, ...]
+) -> None:
+    before = number_of(tree)
+    told = stopped(
+        "prm", "--yes", *words, storage.path / "tree", kernel=kernel, ranks=ranks,
+        done=lambda: before - number_of(tree),
+    )  # fmt: skip
+    left = number_of(tree)
+    assert ENOUGH <= told["removed"] == before - left < before
+    assert sum(told[each] for each in ("files", "directories", "symlinks", "special")) == told["removed"]
+    assert told["failed"] == 0
+
+
+@WAYS
+def test_what_was_changed_is_counted(
+    storage: Slow, tree: Path, kernel: str, ranks: int, words: tuple[str, ...]
+) -> None:
+    def changed() -> int:
+        modes = (path.lstat().st_mode for path in (tree, *tree.rglob("*")))
+        return sum(not mode & stat.S_IROTH for mode in modes)
+
+    assert changed() == 0
+    told = stopped("pchmod", "o-r", *words, storage.path / "tree", kernel=kernel, ranks=ranks, done=changed)
+    assert ENOUGH <= told["changed"] == changed() < number_of(tree)
+    assert told["failed"] == 0
