@@ -97,7 +97,7 @@ class Growth:
         if self._before is not None:
             fewer, rate = self._before
             if window.at_once < GAIN * max(1, fewer):
-                return self.threads  # there was not enough to do for more
+                return self.threads if _waits(window) or not window.wall else self._rest(fewer)
             self._before = None
             if window.rate < GAIN * rate:
                 self._doubted = fewer, self.threads, window.rate
@@ -106,7 +106,7 @@ class Growth:
             self._patience = FIRST_PAUSE
         if self._doubted is not None:
             return self._judge_again(window, *self._doubted)
-        if window.waiting < WAITING or window.waiting * window.wall < LONG * window.operations:
+        if not _waits(window):
             self.pause = FIRST_PAUSE
         elif self.threads < self._most:
             self._before = self.threads, window.rate
@@ -121,10 +121,19 @@ class Growth:
         self._doubted = None
         if rate >= GAIN * window.rate:
             self.threads = more
-        else:
-            self.threads, self.pause = fewer, self._patience
-            self._patience = min(2 * self._patience, LONGEST_PAUSE)
-        return self.threads
+            return more
+        return self._rest(fewer)
+
+    def _rest(self, fewer: int) -> int:
+        """The last step is taken back."""
+        self._before, self.threads, self.pause = None, fewer, self._patience
+        self._patience = min(2 * self._patience, LONGEST_PAUSE)
+        return fewer
+
+
+def _waits(window: Measured) -> bool:
+    """Do operations wait so long that more of them are worth a try?"""
+    return window.waiting >= WAITING and window.waiting * window.wall >= LONG * window.operations
 
 
 class InFlight:

@@ -108,6 +108,32 @@ def test_looks_at_the_types_that_are_wanted(making: Making, place: Path) -> None
     assert stat.S_ISLNK(modes[b"link"]) and not modes[b"file"] and not modes[b"inner"]
 
 
+@pytest.mark.parametrize("threads", [0, 2])
+def test_no_threads_fill_a_tally(making: Making, place: Path, threads: int) -> None:
+    """Those that there are leave it as it is, and the first ones do not begin while it is filled."""
+    kernel = making(Settings(Preserve(), 0o022))
+    tally, pool = kernel.tally([0] * 9), kernel.pool
+    assert tally is not None and pool is not None
+    pool.want(threads)
+    directory = os.open(place, os.O_RDONLY)
+    inodes = array("Q", [os.stat(place / "some").st_ino])
+    try:
+        ticket = kernel.submit(
+            Look(directory, b"some", inodes, os.stat(place).st_dev, 100, ALL, tally=tally, largest=4096)
+        )
+        pool.want(2)
+        assert kernel.works_here == (threads == 0)
+        while not ticket.is_done:
+            kernel.poll()
+        assert bool(ticket.result.found[0].summed) == (threads == 0) == any(tally.classes()["sizes"].values())
+        assert bool(ticket.result.found[0].rows) == (threads > 0)
+        pool.want(2)
+        assert not kernel.works_here
+    finally:
+        kernel.close()
+        os.close(directory)
+
+
 def test_a_tally_gets_directories_with_nothing_unusual(making: Making, place: Path) -> None:
     """``some`` has nothing else; each of the others has one thing of which more has to be known."""
     for name in ("strange", "large", "mixed"):
@@ -124,6 +150,9 @@ def test_a_tally_gets_directories_with_nothing_unusual(making: Making, place: Pa
     tally = kernel.tally([0] * 9)
     assert tally is not None
     found = {name: looked(making, place, [name], mask=ALL, tally=tally, largest=4096).found[0] for name in names}
+    if not kernel.works_here:
+        assert not any(within.summed for within in found.values()) and found["some"].rows
+        return
     assert [name for name, within in found.items() if within.summed] == ["some"]
     assert [name for name, within in found.items() if within.rows] == [
         name for name in names if name not in ("some", "empty")

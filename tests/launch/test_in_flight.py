@@ -85,6 +85,15 @@ def test_a_step_is_not_judged_before_there_is_enough_to_do_for_it() -> None:
     assert growth.look(Server().window(4)) == 8
 
 
+def test_a_step_that_was_not_judged_is_taken_back_once_nothing_waits() -> None:
+    growth = Growth(64)
+    while growth.threads < 4:
+        growth.look(Server().window(growth.threads))
+    assert growth.look(Measured(1.0, 1.0, 0.9, 0.0, 10000)) == 2
+    assert growth.pause == FIRST_PAUSE
+    assert without_repeats(steps(growth, Server(), 20))[-1] == 64
+
+
 def test_a_step_is_not_taken_back_because_other_work_has_begun() -> None:
     growth, quick, slow = Growth(64), Server(latency=0.0002), Server(latency=0.002)
     assert growth.look(quick.window(0)) == 2

@@ -131,7 +131,7 @@ class Look(OfNames[Looked]):
     What is not looked at has zeros. Directories with more than ``most`` names, of 1023 at most, want ``CARE``.
 
     A ``tally`` gets what is in a directory if all of it has one owner, printable ASCII names, and no file of more than
-    ``largest`` bytes. For that the kernel has to work here, and the ``mask`` to have the tally's columns, and owners.
+    ``largest`` bytes, as long as the kernel works here. The ``mask`` has the tally's columns, and owners.
     """
 
     inodes: array[int]

@@ -21,7 +21,7 @@ from pcopy.fsio.kernel import _native
 from pcopy.fsio.kernel.batches import Batch, List, Listed, SyncDirectories
 from pcopy.fsio.kernel.columns import Code, Verdicts
 from pcopy.fsio.kernel.decide import Decide, Decided, decide_rows
-from pcopy.fsio.kernel.directory_batches import Bare, Members
+from pcopy.fsio.kernel.directory_batches import Bare, Look, Members
 from pcopy.fsio.kernel.interface import Settings, Ticket
 from pcopy.fsio.kernel.item_rows import sync_directories
 from pcopy.fsio.kernel.native_batches import DEFERRED, InC, PlainInC, in_c
@@ -196,15 +196,20 @@ class NativeKernel:
         if isinstance(batch, SyncDirectories) and self.works_here:
             synced: Any = sync_directories(batch)
             return DoneTicket(synced)
-        rows = self._in_c(batch)
-        rows.batch.at_once = self.pool.at_once(rows.batch.rows)
         if not self._waiting:
             self.pool.heed()
+        rows = self._in_c(batch)
+        rows.batch.at_once = self.pool.at_once(rows.batch.rows)
+        fills_tally = isinstance(batch, Look) and batch.tally is not None
+        if fills_tally and not self.works_here:
+            rows.batch.tree.tally, fills_tally = _ffi.NULL, False  # nothing guards it
         ticket: NativeTicket[Any] = NativeTicket(self, batch, rows)
         if number := _lib.pk_submit(self.in_c, rows.batch):
             ticket.end()
             raise MemoryError if number == errno.ENOMEM else ValueError("not one name for each row")
         self._waiting.append(ticket)
+        if fills_tally:
+            self.pool.may_begin = False
         return ticket
 
     def _in_c(self, batch: Batch[Any]) -> InC:
@@ -265,6 +270,7 @@ class NativeKernel:
         finally:
             done: list[Ticket[Any]] = [ticket for ticket in waiting if ticket.is_done]
             waiting[:] = [ticket for ticket in waiting if not ticket.is_done]
+            self.pool.may_begin = self.pool.may_begin or not waiting
         if not self.works_here and any(ticket.is_in_python for ticket in waiting):
             self.wake.set()  # nobody else does
         return done

@@ -29,6 +29,8 @@ class NativePool:
     def __init__(self, in_c: Any) -> None:
         """``in_c`` is what pk_open(3) has returned."""
         self.threads = 0
+        self.may_begin = True
+        """May the first ones begin now? Not while a tally is filled, which nothing guards."""
         self._in_c = in_c
         self._share = ROWS_OF_ONE  # this process's part of them
         self._modifying = 0
@@ -39,7 +41,7 @@ class NativePool:
 
     def want(self, threads: int) -> None:
         self._wanted = min(threads, MOST_THREADS)
-        if self._wanted:
+        if self._wanted and (self.threads or self.may_begin):
             self.set(self._wanted)
 
     def limit(self, ranks: int, modifying: int) -> None:
