@@ -34,6 +34,9 @@ from bench.ways import PROCESSORS, Way
 
 TINY = 0.002
 
+EXPIRY_GRACE = 0.2
+"""Seconds after which the kernel has forgotten a name or an attribute for certain, beyond its timeout."""
+
 THERE = "there"
 """The copy that all ways find, where there is one before they run."""
 
@@ -189,7 +192,7 @@ class _Runs:
         self._number = 0
         self._removed: Path | None = None
         self._delay = arguments.delay
-        self._forgotten = arguments.timeouts + CLOCK_GRACE
+        self._forgotten = arguments.timeouts + EXPIRY_GRACE
         self.operations: list[int] = []
         self.most_at_once: list[int] = []
         self.differences = 0

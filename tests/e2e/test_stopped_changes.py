@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import stat
 from collections.abc import Iterator
@@ -75,7 +76,8 @@ def stopped(program: str, *words: Argument, kernel: str, ranks: int, done: Any) 
 
 
 def number_of(tree: Path) -> int:
-    return sum(1 for _ in tree.rglob("*")) + tree.exists()
+    """Names that go meanwhile do not matter."""
+    return sum(len(directories) + len(files) for _, directories, files in os.walk(tree)) + tree.exists()
 
 
 @WAYS
