@@ -20,7 +20,7 @@ from pcopy.fsio.kernel.choose import kernel_name
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "pcopy"
-MOST_LINES = 400
+MOST_LINES = 700
 
 ORDER = (
     "cli", "tools", "launch", "report", "jobs", "tasks", "walk", "checkpoint", "archive", "signature", "engine",

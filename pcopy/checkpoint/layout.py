@@ -10,7 +10,7 @@ from pcopy.errors import Refused
 from pcopy.fsio.close import held_open
 from pcopy.text import shown
 
-VERSION = 5
+VERSION = 6
 """Of all files of a job. It rises whenever one of them gets another form, or a counter or an option comes or goes:
 counts are known by their places. What tasks are packed as has a version of its own, which the file ``job`` tells."""
 

@@ -97,7 +97,7 @@ def test_what_means_the_same_place_begins_anew_and_takes_the_old_job_with_it(
 
 
 def other_version(job: Path) -> None:
-    job.write_bytes(job.read_bytes().replace(b"pcopy job 5 ", b"pcopy job 6 "))
+    job.write_bytes(job.read_bytes().replace(b"pcopy job 6 ", b"pcopy job 7 "))
 
 
 def damaged(job: Path) -> None:

@@ -37,7 +37,7 @@ class Edit(NamedTuple):
     new: str
 
 
-OF_FORMAT = 8
+OF_FORMAT = 9
 KNOWN: dict[int, tuple[str, str]] = {
     1: ("ScanDir", "root path source_id parent since"),
     2: ("ScanNames", "place names attempt"),

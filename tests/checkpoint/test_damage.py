@@ -137,9 +137,9 @@ HEAD = ("pcopy-base", VERSION, 1, 1, 2, -1, ())
     [
         (
             (("pcopy-base", VERSION + 1, *HEAD[2:]), 0),
-            "version 6 of pcopy-base; this pcopy reads version 5; end the job",
+            "version 7 of pcopy-base; this pcopy reads version 6; end the job",
         ),
-        ((("pcopy-base", 1, *HEAD[2:]), 0), "version 1 of pcopy-base; this pcopy reads version 5; end the job"),
+        ((("pcopy-base", 1, *HEAD[2:]), 0), "version 1 of pcopy-base; this pcopy reads version 6; end the job"),
         ((("pcopy", *HEAD[1:]), 0), "no file of the format pcopy-base"),
         ((HEAD[:-1], 0), "no header"),
         ((HEAD, [], 1), "the end of 1 tasks"),
@@ -163,9 +163,9 @@ def test_a_base_with_anything_else_in_it_is_refused(job: Path, values: tuple[Any
     [
         (
             ("pcopy-checkpoint", VERSION + 1, 1, 2),
-            "version 6 of pcopy-checkpoint; this pcopy reads version 5; end the job",
+            "version 7 of pcopy-checkpoint; this pcopy reads version 6; end the job",
         ),
-        (("pcopy-checkpoint", 1, 1, 2), "version 1 of pcopy-checkpoint; this pcopy reads version 5; end the job"),
+        (("pcopy-checkpoint", 1, 1, 2), "version 1 of pcopy-checkpoint; this pcopy reads version 6; end the job"),
         (("pcopy-checkpoint", VERSION, 1), "no run"),
         (("pcopy-checkpoint", VERSION, 1, 0), "no run"),
         (("pcopy-checkpoint", VERSION, 0, 2), "no run"),

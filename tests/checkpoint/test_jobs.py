@@ -55,7 +55,7 @@ def test_only_primitives_are_stored(value: object) -> None:
 def test_people_can_read_it(area: Path) -> None:
     stored = made(area / "job")
     head, _, body = (area / "job" / "job").read_bytes().partition(b"\n")
-    assert head == b"pcopy job 5 " + hashlib.blake2b(body, digest_size=16).hexdigest().encode()
+    assert head == b"pcopy job 6 " + hashlib.blake2b(body, digest_size=16).hexdigest().encode()
     told = json.loads(body)
     assert told["name"] == stored.file.name
     assert told["roots"][0][1] == {"bytes": "/t\\"}
@@ -64,9 +64,9 @@ def test_people_can_read_it(area: Path) -> None:
 def test_a_job_of_another_version_is_refused_and_can_be_discarded(area: Path) -> None:
     stored = made(area / "job")
     path = area / "job" / "job"
-    path.write_bytes(path.read_bytes().replace(b"pcopy job 5", b"pcopy job 1", 1))
+    path.write_bytes(path.read_bytes().replace(b"pcopy job 6", b"pcopy job 1", 1))
     said = refusal(lambda: take(stored.path))
-    assert "version 1 of pcopy's jobs; this pcopy reads version 5" in said
+    assert "version 1 of pcopy's jobs; this pcopy reads version 6" in said
     assert said.endswith(f"or discard it: pcopy --discard {area}/job")
     remove_unreadable(stored.path)
     assert not (area / "job").exists()
@@ -85,7 +85,7 @@ def test_the_roots_of_a_job_of_another_version_are_known_if_they_have_this_ones_
         digest = hashlib.blake2b(body, digest_size=16).hexdigest().encode()
         for end, found in ((b"", roots), (b" ", ())):
             with pytest.raises(OtherVersion) as caught:
-                decode(b"pcopy job 4 %s\n%s%s" % (digest, body, end))
+                decode(b"pcopy job 5 %s\n%s%s" % (digest, body, end))
             assert caught.value.roots == found
 
 
@@ -93,7 +93,7 @@ def test_any_damage_is_noticed() -> None:
     contents = encode(job_of(some_root()))
     for at in range(len(contents)):
         for damaged in (contents[:at], contents[:at] + bytes([contents[at] ^ 4]) + contents[at + 1 :]):
-            with pytest.raises(ValueError, match=r"not a job|this pcopy reads version 5$|damaged"):
+            with pytest.raises(ValueError, match=r"not a job|this pcopy reads version 6$|damaged"):
                 decode(damaged)
 
 
@@ -107,7 +107,7 @@ BODIES = (
 def test_what_pcopy_would_not_write_is_refused(body: bytes, area: Path) -> None:
     stored = made(area / "job")
     digest = hashlib.blake2b(body, digest_size=16).hexdigest().encode()
-    (area / "job" / "job").write_bytes(b"pcopy job 5 %s\n%s" % (digest, body))
+    (area / "job" / "job").write_bytes(b"pcopy job 6 %s\n%s" % (digest, body))
     assert "job/job: not what pcopy writes" in refusal(lambda: open_job(stored.path))
 
 
@@ -115,7 +115,7 @@ def test_a_kind_of_value_that_pcopy_has_not_is_refused() -> None:
     body = encode(job_of(some_root())).partition(b"\n")[2].replace(b'"map"', b'"mop"', 1)
     digest = hashlib.blake2b(body, digest_size=16).hexdigest().encode()
     with pytest.raises(ValueError, match="no kind of value: mop"):
-        decode(b"pcopy job 5 %s\n%s" % (digest, body))
+        decode(b"pcopy job 6 %s\n%s" % (digest, body))
 
 
 @pytest.mark.parametrize(

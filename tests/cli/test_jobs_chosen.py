@@ -202,10 +202,10 @@ def test_a_damaged_job_is_discarded(area: Path, state: Path) -> None:
 def test_a_job_of_another_version_is_discarded_without_advice_to_do_so(area: Path, state: Path) -> None:
     made(area, "aaa")
     job = state / "aaa/job"
-    job.write_bytes(job.read_bytes().replace(b"pcopy job 5 ", b"pcopy job 1 "))
+    job.write_bytes(job.read_bytes().replace(b"pcopy job 6 ", b"pcopy job 1 "))
     told = Told()
     jobs.discard(b"aaa", lambda job: None, told)
-    reason = f"{job}: version 1 of pcopy's jobs; this pcopy reads version 5; "
+    reason = f"{job}: version 1 of pcopy's jobs; this pcopy reads version 6; "
     assert told == [f"{reason}temporary files (.pcopy-aaa-*) may be left in its destination"]
     assert not os.listdir(state)
 

@@ -21,7 +21,7 @@ from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import Item, Place
 
-FORMAT = 8
+FORMAT = 9
 """The version of what tasks are packed as."""
 
 Steps = Stepwise[None]
