@@ -141,5 +141,7 @@ def test_acls(items: Items) -> None:
     ]
     assert asked[0] == asked[1]
     assert asked[2] == b"\n".join(line for line in asked[0].split(b"\n") if not line.startswith(b"default"))
-    told = items.do(lambda directory: Mend(directory, b"directory", rows.chosen([0]), wanted(1), (access, b"")))
+    told = items.do(
+        lambda directory: Mend(directory, b"directory", items.rows(["directory"]), wanted(1), (access, b""))
+    )
     assert os.listxattr(items.place / "directory") == ["system.posix_acl_access"]

@@ -159,6 +159,22 @@ class Rows:
             and (not self.mode or stat.S_IFMT(self.mode[row]) == stat.S_IFMT(status.st_mode))
         )
 
+    def is_item_of(self, row: int, other: Rows) -> bool:
+        """Return True if the row of both is one item, of one type; both have these columns."""
+        return (
+            self.inode[row] == other.inode[row]
+            and self.device[row] == other.device[row]
+            and stat.S_IFMT(self.mode[row]) == stat.S_IFMT(other.mode[row])
+        )
+
+    def has_owner_and_mode(self, row: int, status: os.stat_result) -> bool:
+        """Return True if owner, group and mode are those of the row, as far as there are columns for them."""
+        return (
+            (not self.mode or self.mode[row] == status.st_mode)
+            and (not self.uid or self.uid[row] == status.st_uid)
+            and (not self.gid or self.gid[row] == status.st_gid)
+        )
+
     def versions(self) -> list[tuple[int, int, int, int]]:
         """What ``version`` tells, of all rows."""
         return list(zip(self.inode, self.size, self.mtime, self.ctime, strict=True))

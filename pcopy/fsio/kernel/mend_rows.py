@@ -1,7 +1,8 @@
 """Gives the rows of one batch other owners, groups, modes and ACLs, in plain Python, one after the other.
 
 Each item is opened with O_PATH and changed through that descriptor: it is the item that was looked at, whatever its
-name leads to by then. System calls per item: open, fstat, chown, chmod, stat after a set-gid bit, close.
+name leads to by then. System calls per item: open, fstat, chown, chmod, stat after a set-gid bit, close. The descriptor is named by its path
+below /proc, since Python has no call that takes an O_PATH descriptor.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pcopy.fsio.nodes import handle_of, open_node
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
 
+_NO_PROC = "/proc is not mounted, and this kernel has no other call that changes an open item: mount it"
 _NOT_SET = "the set-gid bit is for members of the group, and for root: it was not set"
 
 
@@ -34,7 +36,8 @@ class MendRows(Changing):
     def _change(self, row: int) -> Code:
         batch, wanted = self._batch, self._batch.wanted
         with held_open(open_node(batch.directory, self._names[row], on_source=False)) as held:
-            if not batch.rows.is_item(row, status_of(held)):
+            status = status_of(held)
+            if not (batch.rows.is_item(row, status) and batch.rows.has_owner_and_mode(row, status)):
                 return Code.ANEW
             _give(held, wanted.uid[row], wanted.gid[row], wanted.mode[row])
             if batch.acls is not None:
@@ -42,10 +45,10 @@ class MendRows(Changing):
         return Code.DONE
 
     def _give_acls(self, handle: bytes, access: bytes, default: bytes, *, is_directory: bool) -> None:
-        with failing(f"setxattr {ACCESS_ACL}"):
+        with _through_proc(f"setxattr {ACCESS_ACL}"):
             os.setxattr(handle, ACCESS_ACL, access)
         if is_directory and default:
-            with failing(f"setxattr {DEFAULT_ACL}"):
+            with _through_proc(f"setxattr {DEFAULT_ACL}"):
                 os.setxattr(handle, DEFAULT_ACL, default)
         elif is_directory:
             drop_xattr(handle, DEFAULT_ACL)
@@ -92,14 +95,28 @@ def after_chown(mode: int) -> int:
     return mode & ~stat.S_ISGID if mode & stat.S_IXGRP else mode
 
 
+class _through_proc(failing):  # noqa: N801 (as ``failing``)
+    """As ``failing``, for a call whose path is the handle of a descriptor: ENOENT means that there is no /proc.
+
+    The item exists, since it is open, so it must not be taken for one that was removed meanwhile.
+    """
+
+    __slots__ = ()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError) and error.errno == errno.ENOENT:
+            raise Problem(self._operation, errno.ENOSYS, text=_NO_PROC) from error
+        super().__exit__(kind, error, trace)
+
+
 def _give(held: int, uid: int, gid: int, mode: int) -> None:
     """To what is open; raises ``Problem``."""
     owner = -1 if uid == KEEP else uid, -1 if gid == KEEP else gid
     if owner != (-1, -1):
-        with failing("chown"):
+        with _through_proc("chown"):
             os.chown(handle_of(held), *owner)
     if mode != KEEP:
-        with failing("chmod"):
+        with _through_proc("chmod"):
             os.chmod(handle_of(held), mode)
         if mode & stat.S_ISGID and stat.S_IMODE(status_of(held).st_mode) != mode:
             raise Problem("chmod", errno.EPERM, text=_NOT_SET)

@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from pcopy.engine.ticket import Stepwise
-from pcopy.fsio.kernel.batches import Judged, Listed, Mend, Mended, MendPlain
+from pcopy.fsio.kernel.batches import Judged, Listed, Mend, Mended, MendPlain, Stat
 from pcopy.fsio.kernel.columns import INODE, Code, Rows, pack_names, unpack_names
+from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE, type_of
 from pcopy.tasks.base import counts
@@ -28,7 +29,9 @@ from pcopy.walk.visitor import Found
 
 _PLAIN = b"fl"
 """What the directory itself tells enough of, as it lists it."""
-_REPLACED = "another item has taken its name since it was found: it stays as it is"
+DECISIONS = 3
+"""How often the change of one item is decided, if something else changes its mode or owner meanwhile."""
+_REPLACED = "it has changed, or another item has taken its name, since it was found: it stays as it is"
 
 
 class ChangeVisitor:
@@ -213,18 +216,61 @@ class ChangeVisitor:
         if len(differing.rows) < len(rows):
             names = unpack_names(packed)
             packed, rows = pack_names(names[row] for row in differing.rows), rows.chosen(differing.rows)
-        batch = Mend(directory, packed, rows, differing.wanted, self._intent.acls)
+        problems = yield from self._mended(directory, packed, rows, differing.wanted)
+        names = unpack_names(packed) if problems else []
+        for row, problem in problems.items():
+            size = rows.size[row] if rows.size and stat.S_ISREG(rows.mode[row]) else 0
+            self._not_changed(names[row], problem, size)
+        return {differing.rows[row] for row in problems}
+
+    def _mended(
+        self, directory: int, packed: bytes, rows: Rows, wanted: Rows, tries: int = DECISIONS
+    ) -> Stepwise[dict[int, Problem]]:
+        """Change all rows, and return why some were not changed.
+
+        An item whose mode or owner is no longer what the change was decided by is looked at and decided again: another
+        rank may have changed it under a further name.
+        """
+        batch = Mend(directory, packed, rows, wanted, self._intent.acls)
         verdicts = (yield from self._rank.counted(batch, self._count_mended)).verdicts
         if verdicts.codes.count(Code.DONE) == len(rows):
-            return set()
-        names, failed = unpack_names(packed), set[int]()
-        for row, code in enumerate(verdicts.codes):
+            return {}
+        problems = {
+            row: Problem("stat", 0, text=_REPLACED) if code == Code.ANEW else verdicts.problem(row)
+            for row, code in enumerate(verdicts.codes)
+            if code != Code.DONE
+        }
+        anew = [row for row, code in enumerate(verdicts.codes) if code == Code.ANEW]
+        if anew and tries > 1:
+            names = unpack_names(packed)
+            some = pack_names(map(names.__getitem__, anew))
+            left = yield from self._decided_anew(directory, some, rows.chosen(anew), tries - 1)
+            for at, row in enumerate(anew):
+                del problems[row]
+                if at in left:
+                    problems[row] = left[at]
+        return problems
+
+    def _decided_anew(self, directory: int, packed: bytes, before: Rows, tries: int) -> Stepwise[dict[int, Problem]]:
+        """As ``_mended``, for items that are looked at once more; what is no longer the item of ``before`` stays."""
+        ticket = self._rank.kernel.submit(Stat(directory, packed, before.mask, on_source=True))
+        stated = yield from waited(self._rank.kernel, ticket)
+        now, names, problems, same = stated.rows, unpack_names(packed), dict[int, Problem](), list[int]()
+        for row, code in enumerate(stated.verdicts.codes):
             if code != Code.DONE:
-                failed.add(differing.rows[row])
-                problem = Problem("stat", 0, text=_REPLACED) if code == Code.ANEW else verdicts.problem(row)
-                size = rows.size[row] if rows.size and stat.S_ISREG(rows.mode[row]) else 0
-                self._not_changed(names[row], problem, size)
-        return failed
+                problems[row] = stated.verdicts.problem(row)
+            elif now.is_item_of(row, before):
+                same.append(row)
+            else:
+                problems[row] = Problem("stat", 0, text=_REPLACED)
+        names, now = [names[row] for row in same], now.chosen(same)
+        differing = self._intent.differing(directory, names, now)
+        problems.update((same[row], problem) for row, problem in differing.unknown.items())
+        if differing.rows:
+            some, rows = pack_names(names[row] for row in differing.rows), now.chosen(differing.rows)
+            left = yield from self._mended(directory, some, rows, differing.wanted, tries)
+            problems.update((same[differing.rows[row]], problem) for row, problem in left.items())
+        return problems
 
     def _count_mended(self, mended: Judged) -> None:
         self._result.count(counts.MENDED, mended.verdicts.codes.count(Code.DONE))

@@ -13,32 +13,25 @@
 #define SYS_fchmodat2 452 /* since Linux 6.6; the same number on all machines but alpha, which has other ones */
 #endif
 
-/* As change_mode, where there is no call for it. */
-static int change_mode_opened(int directory, const char *name, mode_t mode)
+/* Change the mode of what an O_PATH descriptor stands for; -1 with errno set.
+ *
+ * Kernels before 6.6 have no call for that (ENOSYS), and seccomp filters of containers may answer EPERM to one that
+ * they do not know: then the file is reached through /proc, which gives the error of a chmod that is really refused. */
+static int change_mode(int held, mode_t mode)
 {
+    static _Atomic int is_missing;
     char path[32];
-    int held = openat(directory, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-    if (held < 0)
-        return -1;
-    snprintf(path, sizeof path, "/proc/self/fd/%d", held);
-    const int result = chmod(path, mode), number = errno;
-    close(held);
-    errno = number;
-    return result;
-}
-
-/* The mode of an item itself, never of what it leads to; -1 with errno set. */
-static int change_mode(int directory, const char *name, mode_t mode)
-{
-    static _Atomic int is_old;
-    if (!atomic_load_explicit(&is_old, memory_order_relaxed)) {
-        if (!syscall(SYS_fchmodat2, directory, name, mode, AT_SYMLINK_NOFOLLOW))
+    if (!atomic_load_explicit(&is_missing, memory_order_relaxed)) {
+        if (!syscall(SYS_fchmodat2, held, "", mode, AT_EMPTY_PATH))
             return 0;
-        if (errno != ENOSYS)
+        if (errno != ENOSYS && errno != EPERM)
             return -1;
-        atomic_store_explicit(&is_old, 1, memory_order_relaxed);
     }
-    return change_mode_opened(directory, name, mode);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", held);
+    if (chmod(path, mode))
+        return -1;
+    atomic_store_explicit(&is_missing, 1, memory_order_relaxed);
+    return 0;
 }
 
 /* KEEP of pcopy.fsio.kernel.batches */
@@ -53,33 +46,74 @@ static int is_nothing(const struct wish *wish)
     return wish->uid == KEEP && wish->gid == KEEP && wish->mode == KEEP;
 }
 
-/* Owner, group and mode of an item, in this order. -1: some of it is not done, for the reason in errno; 0 there: that
- * takes more care. */
-static int give(pk_worker *worker, int directory, const char *name, const struct wish *wish)
+/* Set owner, group and mode of an item that is open with O_PATH, in this order. -1: not all was set, for the reason in
+ * errno; if that is 0, the slow path decides. */
+static int give(pk_worker *worker, int held, const struct wish *wish)
 {
     struct stat status;
     if (wish->uid != KEEP || wish->gid != KEEP) {
         doing(worker, OP_CHOWN);
-        if (fchownat(directory, name, wish->uid, wish->gid, AT_SYMLINK_NOFOLLOW))
+        if (fchownat(held, "", wish->uid, wish->gid, AT_EMPTY_PATH))
             return -1;
     }
     if (wish->mode == KEEP)
         return 0;
     doing(worker, OP_CHMOD);
-    if (change_mode(directory, name, wish->mode))
+    if (change_mode(held, wish->mode))
         return -1;
     errno = 0;
-    return wish->mode & S_ISGID && (fstatat(directory, name, &status, AT_SYMLINK_NOFOLLOW) ||
-                                    (status.st_mode & 07777) != wish->mode) /* who is not in the group can't set that */
-               ? -1
-               : 0;
+    /* Callers that are not in the group cannot set its set-id bit, and get no error. */
+    return wish->mode & S_ISGID && (fstat(held, &status) || (status.st_mode & 07777) != wish->mode) ? -1 : 0;
 }
 
-static int mend(pk_worker *worker, pk_batch *batch, uint32_t row, const struct wish *wish)
+/* Open an item with O_PATH and read its status: what is done through the descriptor is done to that item, whatever its
+ * name stands for by then. -1 with errno set. */
+static int open_item(pk_worker *worker, int directory, const char *name, struct stat *status)
 {
-    if (!give(worker, batch->directory, batch->work->name[row], wish))
-        return DONE;
+    doing(worker, OP_OPEN);
+    const int held = openat(directory, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (held < 0)
+        return -1;
+    doing(worker, OP_FSTAT);
+    if (fstat(held, status)) {
+        const int number = errno;
+        close(held);
+        errno = number;
+        return -1;
+    }
+    return held;
+}
+
+/* True if both are of one item, and a change that was decided by one of them is right for the other. */
+static int is_same(const struct stat *one, const struct stat *other)
+{
+    return one->st_ino == other->st_ino && one->st_dev == other->st_dev && one->st_mode == other->st_mode &&
+           one->st_uid == other->st_uid && one->st_gid == other->st_gid;
+}
+
+/* Change an item that was looked at by its name, if the name still stands for it. -1 as `give`, with errno 0 if not. */
+static int give_to(pk_worker *worker, int directory, const char *name, const struct stat *seen,
+                   const struct wish *wish)
+{
+    struct stat status;
+    const int held = open_item(worker, directory, name, &status);
+    if (held < 0) {
+        errno = 0;
+        return -1;
+    }
+    errno = 0;
+    const int result = is_same(seen, &status) ? give(worker, held, wish) : -1, number = errno;
+    close(held);
+    errno = number;
+    return result;
+}
+
+/* How a row ends, after `give` has returned `result`. */
+static int verdict(pk_worker *worker, pk_batch *batch, uint32_t row, int result)
+{
     const int operation = atomic_load_explicit(&worker->operation, memory_order_relaxed);
+    if (!result)
+        return DONE;
     return errno == EPERM ? told(batch, row, FAILED, operation, EPERM) : PK_DEFERRED;
 }
 
@@ -97,17 +131,27 @@ static struct wish wish_for(const pk_batch *batch, uint32_t mode, uint32_t uid, 
     return wish;
 }
 
+/* True if owner, group and mode are those that the change of a row was decided by, as far as there are columns. */
+static int is_as_decided(const pk_columns *rows, uint32_t row, const struct stat *status)
+{
+    return (rows->mode == NULL || rows->mode[row] == status->st_mode) &&
+           (rows->uid == NULL || rows->uid[row] == status->st_uid) &&
+           (rows->gid == NULL || rows->gid[row] == status->st_gid);
+}
+
 int pk_mend_row(pk_worker *worker, pk_batch *batch, uint32_t row)
 {
     const pk_columns *wanted = &batch->wanted;
-    struct stat status;
-    doing(worker, OP_STAT);
-    if (fstatat(batch->directory, batch->work->name[row], &status, AT_SYMLINK_NOFOLLOW))
-        return PK_DEFERRED;
-    if (!pk_is_item(&batch->given, row, &status))
-        return ANEW;
     const struct wish wish = {wanted->uid[row], wanted->gid[row], wanted->mode[row]};
-    return mend(worker, batch, row, &wish);
+    struct stat status;
+    const int held = open_item(worker, batch->directory, batch->work->name[row], &status);
+    if (held < 0)
+        return PK_DEFERRED;
+    int code = ANEW;
+    if (pk_is_item(&batch->given, row, &status) && is_as_decided(&batch->given, row, &status))
+        code = verdict(worker, batch, row, give(worker, held, &wish));
+    close(held);
+    return code;
 }
 
 int pk_mend_plain_row(pk_worker *worker, pk_batch *batch, uint32_t row)
@@ -121,7 +165,9 @@ int pk_mend_plain_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     batch->found.mode[row] = status.st_mode;
     batch->found.size[row] = S_ISREG(status.st_mode) ? (uint64_t)status.st_size : 0;
     const struct wish wish = wish_for(batch, status.st_mode, status.st_uid, status.st_gid, batch->modes);
-    return is_nothing(&wish) ? SKIPPED : mend(worker, batch, row, &wish);
+    if (is_nothing(&wish))
+        return SKIPPED;
+    return verdict(worker, batch, row, give_to(worker, batch->directory, batch->work->name[row], &status, &wish));
 }
 
 /* Would or might a directory be closed to us by that? Then it waits until all in it is done. */
@@ -144,7 +190,8 @@ static int mend_item(pk_worker *worker, const pk_batch *batch, int directory, co
         return -1;
     const struct wish wish = wish_for(batch, status.st_mode, status.st_uid, status.st_gid,
                                       is_directory ? batch->directory_modes : batch->modes);
-    if ((is_directory && closes(batch, &status, &wish)) || (!is_nothing(&wish) && give(worker, directory, name, &wish)))
+    if ((is_directory && closes(batch, &status, &wish)) ||
+        (!is_nothing(&wish) && give_to(worker, directory, name, &status, &wish)))
         return -1;
     sums->changed += !is_nothing(&wish);
     add_item(sums, &status);
