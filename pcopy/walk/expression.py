@@ -4,8 +4,8 @@ A node is a tuple of its name and what it needs: ``("and", left, right)``, ``("n
 ``("between", column, least, most)``. Whatever has to be looked up (a user's name, the time of a file) is
 looked up here, once, by rank 0. ``pcopy.walk.matching`` asks the tree of columns.
 
-Rules: words, precedence and rounding are find's. Times are in nanoseconds since 1970, sizes in bytes. A time that 64
-bits do not hold is later than any other (or earlier).
+Rules: words, precedence and rounding are find's. Times are in nanoseconds since 1970, sizes in bytes; 64
+bits do not limit them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pcopy.fsio.kernel.columns import LAST
 from pcopy.named import NamedTuple
 from pcopy.text import shown
 from pcopy.walk.permissions import bits_of
@@ -234,7 +233,7 @@ class _Parser:
         if "B" in (ours, theirs) or ours == "t":
             raise ValueError("only a, c and m are compared here (the time of birth is not)")
         time = _date(value) if theirs == "t" else getattr(os.lstat(value), f"st_{_TIMES[theirs]}_ns")
-        return ("between", _TIMES[ours], min(time + 1, LAST), None)
+        return ("between", _TIMES[ours], time + 1, None)
 
 
 def _quoted(word: str) -> str:

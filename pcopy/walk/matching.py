@@ -22,6 +22,7 @@ from pcopy.fsio.kernel.columns import (
     MODE,
     OWNER,
     SIZE,
+    TIMES,
     Rows,
 )
 from pcopy.walk.expression import Tree
@@ -253,7 +254,7 @@ def _between(column: str, least: int | None, most: int | None) -> Test:
     high = 1 << 70 if most is None else most
 
     def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
-        values = getattr(items.seen, column)
+        values = items.seen.times(column) if column in TIMES else getattr(items.seen, column)
         if len(rows) < len(values):
             return [row for row in rows if low <= values[row] <= high]
         return [row for row, value in enumerate(values) if low <= value <= high]

@@ -106,7 +106,7 @@ class Selection:
         """Those of the items found in ``directory`` that are selected; and those that could not be looked at, if their
         names do not exclude them."""
         above = directory + b"/" if directory else b""
-        columns = zip(found.names, found.rows.mode, found.rows.size, found.rows.mtime, strict=True)
+        columns = zip(found.names, found.rows.mode, found.rows.size, found.rows.times("mtime"), strict=True)
         return [
             row
             for row, (name, mode, size, mtime) in enumerate(columns)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import BinaryIO
 
-from pcopy.fsio.kernel.columns import COLUMNS, Rows
+from pcopy.fsio.kernel.columns import COLUMNS, TIMES, Rows
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.walk.forms import FIELDS
 from pcopy.walk.matching import Items
@@ -60,8 +60,9 @@ class SortedItems:
         elif self._key == "type":
             keys = (bytes((kind,)) for kind in items.kinds)
         else:
-            column = getattr(items.seen, _COLUMN[self._key])
-            keys = ((value + (1 << 63)).to_bytes(9, "big") for value in column)
+            name = _COLUMN[self._key]
+            column = items.seen.times(name) if name in TIMES else getattr(items.seen, name)
+            keys = ((value + (1 << 95)).to_bytes(12, "big") for value in column)
         if not self._backwards:
             return keys
         return (key.translate(_BACKWARDS) + b"\xff" for key in keys)

@@ -6,7 +6,8 @@ A kernel in C reads and writes the very memory. What is told of few rows only (`
 by row.
 
 Times are nanoseconds since 1970 in 64 bits. These end in 2262: a later time is ``LAST``, one before 1677 is ``FIRST``,
-and a file that has such a time wants care.
+and a file that has such a time wants care. The exact time of such a row stands in ``Rows.far``. No time is compared,
+stored or shown from its column: ``Rows.time``, ``times``, ``version`` and ``status`` return exact ones.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from __future__ import annotations
 import os
 import stat
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from operator import attrgetter
+from struct import Struct
+from types import MappingProxyType
 
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.source import Version
@@ -62,6 +65,14 @@ COLUMNS = (
 
 FIRST, LAST = -(2**63), 2**63 - 1
 """A time that is one of these may be another, which 64 bits can't hold."""
+
+_FAR = Struct("=BQqI")
+"""A time that no column holds, behind packed columns: index in ``COLUMNS``, row, seconds, nanoseconds."""
+_SECOND = 10**9
+"""In nanoseconds."""
+TIMES = frozenset(name for name, typecode, *_ in COLUMNS if typecode == "q")
+"""The names of the columns of times."""
+_NUMBER = {name: number for number, (name, *_) in enumerate(COLUMNS)}
 
 
 class Status(NamedTuple):
@@ -118,6 +129,8 @@ class Rows:
     size: array[int] = array("Q")
     device: array[int] = array("Q")
     blocks: array[int] = array("Q")
+    far: Mapping[tuple[str, int], int] = MappingProxyType({})
+    """Exact times, by column and row, where 64 bits can't hold them."""
 
     def __init__(self, number: int, mask: int) -> None:
         """``number`` rows of zeros."""
@@ -149,7 +162,26 @@ class Rows:
         end = start + len(statuses)
         for name, typecode, bit, field in COLUMNS:
             if self.mask & bit:
-                getattr(self, name)[start:end] = _column(typecode, field, statuses)
+                column = _column(typecode, field, statuses)
+                getattr(self, name)[start:end] = column
+                if typecode == "q" and (LAST in column or FIRST in column):
+                    self.keep_far(name, map(attrgetter(field), statuses), start)
+
+    def keep_far(self, name: str, times: Iterable[int], start: int = 0) -> None:
+        """Keep those of the exact ``times`` of the rows from ``start`` on that the column ``name`` can't hold."""
+        found = {(name, row): time for row, time in enumerate(times, start) if not FIRST <= time <= LAST}
+        if found:
+            self.far = {**self.far, **found}
+
+    def time(self, name: str, row: int) -> int:
+        """Return the exact time of one row; ``name`` is that of a column of times."""
+        time: int = getattr(self, name)[row]
+        return self.far.get((name, row), time) if self.far else time
+
+    def times(self, name: str) -> Sequence[int]:
+        """Return the exact times of all rows."""
+        column: array[int] = getattr(self, name)
+        return [self.far.get((name, row), time) for row, time in enumerate(column)] if self.far else column
 
     def is_item(self, row: int, status: os.stat_result) -> bool:
         """Is it the same item, of the same type, as far as there are columns that tell?"""
@@ -177,11 +209,11 @@ class Rows:
 
     def versions(self) -> list[tuple[int, int, int, int]]:
         """What ``version`` tells, of all rows."""
-        return list(zip(self.inode, self.size, self.mtime, self.ctime, strict=True))
+        return list(zip(self.inode, self.size, self.times("mtime"), self.times("ctime"), strict=True))
 
     def version(self, row: int) -> Version:
         """Only where all columns of ``VERSION`` are there."""
-        return Version(self.inode[row], self.size[row], self.mtime[row], self.ctime[row])
+        return Version(self.inode[row], self.size[row], self.time("mtime", row), self.time("ctime", row))
 
     def status(self, row: int) -> Status:
         """One row as an object, for what is decided with more care. Without a column of modes all are regular files."""
@@ -189,8 +221,8 @@ class Rows:
             self.mode[row] if self.mode else stat.S_IFREG,
             self.size[row] if self.size else 0,
             0,
-            self.mtime[row] if self.mtime else 0,
-            self.ctime[row] if self.ctime else 0,
+            self.time("mtime", row) if self.mtime else 0,
+            self.time("ctime", row) if self.ctime else 0,
             self.uid[row] if self.uid else 0,
             self.gid[row] if self.gid else 0,
         )
@@ -202,6 +234,13 @@ class Rows:
             if self.mask & bit:
                 column = getattr(self, name)
                 setattr(some, name, array(typecode, map(column.__getitem__, rows)))
+        if self.far:
+            some.far = {
+                (name, at): time
+                for at, row in enumerate(rows)
+                for name in _NUMBER
+                if (time := self.far.get((name, row))) is not None
+            }
         return some
 
     def part(self, start: int, end: int) -> Rows:
@@ -210,12 +249,19 @@ class Rows:
         for name, _, bit, _ in COLUMNS:
             if self.mask & bit:
                 setattr(some, name, getattr(self, name)[start:end])
+        if self.far:
+            some.far = {(name, row - start): time for (name, row), time in self.far.items() if start <= row < end}
         return some
 
     def packed(self, mask: int | None = None) -> bytes:
-        """The columns of ``mask``, which must be there, or all, as one string, to travel in a task."""
+        """The columns of ``mask``, which must be there, or all, as one string, to travel in a task; behind them the
+        times of these that no column holds."""
         mask = self.mask if mask is None else mask
-        return b"".join(getattr(self, name).tobytes() for name, _, bit, _ in COLUMNS if mask & bit)
+        columns = [getattr(self, name).tobytes() for name, _, bit, _ in COLUMNS if mask & bit]
+        for (name, row), time in self.far.items():
+            if mask & COLUMNS[_NUMBER[name]][2]:
+                columns.append(_FAR.pack(_NUMBER[name], row, *divmod(time, _SECOND)))
+        return b"".join(columns)
 
     @classmethod
     def unpacked(cls, packed: bytes, number: int, mask: int) -> Rows:
@@ -229,8 +275,14 @@ class Rows:
                 column.frombytes(packed[start:end])
                 setattr(rows, name, column)
                 start = end
-        if start != len(packed):
+        if start > len(packed) or (len(packed) - start) % _FAR.size:
             raise ValueError("the columns have another length")
+        if start < len(packed):
+            rows.far = {
+                (COLUMNS[column][0], row): seconds * _SECOND + part
+                for column, row, seconds, part in _FAR.iter_unpack(packed[start:])
+                if column < len(COLUMNS)
+            }
         return rows
 
 

@@ -101,7 +101,7 @@ def _careful_rows(sources: Rows) -> set[int]:
 def _over(policy: Policy, source: Status, present: Status, *, undressed: bool) -> int:
     """The plan where ``present`` has the name. What is ``undressed`` may be half written (``pcopy.fsio.half_written``),
     and so may anything where files are written over."""
-    is_far = {source.st_mtime_ns, present.st_mtime_ns} & {FIRST, LAST}
+    is_far = not (FIRST < source.st_mtime_ns < LAST and FIRST < present.st_mtime_ns < LAST)
     if is_far or (policy.touched is not None and present.st_ctime_ns >= policy.touched):
         return Plan.CARE  # an earlier run's, or another item's whose name the file system takes for the same
     decision = decide(policy.existing, policy.modify_window, source, present, contents=policy.contents)

@@ -1,8 +1,8 @@
 """Gives the rows of one batch other owners, groups, modes and ACLs, in plain Python, one after the other.
 
 Each item is opened with O_PATH and changed through that descriptor: it is the item that was looked at, whatever its
-name leads to by then. System calls per item: open, fstat, chown, chmod, stat after a set-gid bit, close. The descriptor is named by its path
-below /proc, since Python has no call that takes an O_PATH descriptor.
+name leads to by then. System calls per item: open, fstat, chown, chmod, stat after a set-gid bit, close. The
+descriptor is named by its path below /proc, since Python has no call that takes an O_PATH descriptor.
 """
 
 from __future__ import annotations

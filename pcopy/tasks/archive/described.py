@@ -102,7 +102,7 @@ class Describing:
 
     def _described(self, root: int, path: bytes, name: bytes, found: Found, row: int, below: bytes) -> Described:
         rows, directory, entry = found.rows, found.directory, found.names[row]
-        mode, mtime = rows.mode[row], rows.mtime[row]
+        mode, mtime = rows.mode[row], rows.time("mtime", row)
         kind, link, device, size = kind_of(mode), b"", 0, 0
         extents: Extents | None = None
         if kind == FILE:
@@ -118,7 +118,7 @@ class Describing:
             name_in_archive(self._given[root], below), kind, stat.S_IMODE(mode), uid, gid, mtime, size, link, device,
             self._xattrs(directory, entry), extents, self._user(uid), self._group(gid),
         )  # fmt: skip
-        return Described(root, path, name, rows.inode[row], rows.ctime[row], member)
+        return Described(root, path, name, rows.inode[row], rows.time("ctime", row), member)
 
     def prefix(self, place: Place) -> bytes:
         """What stands before the names of the items of a directory."""

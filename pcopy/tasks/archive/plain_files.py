@@ -15,7 +15,7 @@ from itertools import accumulate
 
 from pcopy.archive.headers import PLAIN_TIMES, is_short_name, is_short_owner, plain_sizes
 from pcopy.archive.member import FILE, Member
-from pcopy.fsio.kernel.columns import pack_names, unpack_names
+from pcopy.fsio.kernel.columns import FIRST, LAST, pack_names, unpack_names
 from pcopy.fsio.kernel.directory_batches import MEMBER
 from pcopy.signature.sorting import KeyValue
 from pcopy.tasks.archive.described import LEAST_SPARSE, SIZE_BITS, Described, described_in, key_of, size_in
@@ -137,6 +137,7 @@ def alone(value: bytes) -> PlainFiles | None:
     described = described_in(value)
     member = described.member
     is_plain = member.kind == FILE and member.size < LEAST_SPARSE and member.mtime in PLAIN_TIMES
+    is_plain = is_plain and FIRST <= described.ctime <= LAST
     if not is_plain or member.xattrs or member.extents is not None or described.names:
         return None
     ids, prefix = (member.uid, member.gid), member.name.removesuffix(described.name)
@@ -162,7 +163,8 @@ def plain_rows(found: Found, rows: Sequence[int], prefix: bytes, owners: Owners)
     """Which of some small files are plain, unless they have attributes; ``owners`` are those of all."""
     columns = found.rows
     if (
-        max(columns.size) < LEAST_SPARSE
+        not columns.far
+        and max(columns.size) < LEAST_SPARSE
         and min(columns.mtime) in PLAIN_TIMES
         and max(columns.mtime) in PLAIN_TIMES
         and is_short_name(prefix + max(found.names, key=len))
@@ -174,6 +176,7 @@ def plain_rows(found: Found, rows: Sequence[int], prefix: bytes, owners: Owners)
         for row in rows
         if columns.size[row] < LEAST_SPARSE
         and columns.mtime[row] in PLAIN_TIMES
+        and ("ctime", row) not in columns.far
         and is_short_name(prefix + found.names[row])
         and is_short_owner(*(ids := (columns.uid[row], columns.gid[row])), *owners[ids])
     ]

@@ -48,7 +48,11 @@ class Versions:
         sizes.append(size)
 
     def extend(self, more: Rows) -> None:
-        """What a kernel has found; it holds all times of these rows."""
+        """What a kernel has found."""
+        before = len(self._columns[0])
+        for row in sorted({row for _, row in more.far}):
+            times = more.version(row)[2:]
+            self._far += _FAR.pack(before + row, *(number for time in times for number in divmod(time, _SECOND)))
         for column, found in zip(self._columns, (more.mtime, more.ctime, more.inode, more.size), strict=True):
             column.extend(found)
 

@@ -80,7 +80,7 @@ class ChangeVisitor:
         if not self._selected.anything:
             return range(len(found))
         if self._is_path:
-            modes, sizes, times = found.rows.mode, found.rows.size, found.rows.mtime
+            modes, sizes, times = found.rows.mode, found.rows.size, found.rows.times("mtime")
             takes = self._selected.takes_item
             rows = [
                 row

@@ -135,7 +135,7 @@ class RemoveVisitor:
             identity = Identity(self._place.source_id.mount, found.rows.inode[row])
             below = Place(self._place.root, path, identity, NOWHERE, False, False)
             self.below.append(below)
-            if not self.selected.may_remove_directory(found.rows.mtime[row]):
+            if not self.selected.may_remove_directory(found.rows.time("mtime", row)):
                 self.staying.add(below)
 
     def _mounted(self, name: bytes, problem: Problem) -> None:

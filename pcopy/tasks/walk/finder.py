@@ -214,7 +214,7 @@ class Finder:
                 if not selected.excludes(above + items.names[row] + (b"/" if items.kinds[row] == DIRECTORY else b""))
             ]
         seen, rows = yield from self._stat(result, place, items, rows, MODE | SIZE | MTIME)
-        columns = zip(rows, seen.mode, seen.size, seen.mtime, strict=True)
+        columns = zip(rows, seen.mode, seen.size, seen.times("mtime"), strict=True)
         return [row for row, *status in columns if selected.takes(above + items.names[row], *status)]
 
     def tell(

@@ -181,6 +181,9 @@ def _rows(known: Sequence[Recorded], mask: int) -> Rows | None:
             values = list(_values(known, fields[name]))
             if None in values:
                 return None
+            if fields[name] in TIMES:
+                rows.keep_far(name, cast("list[int]", values))
+                values = [min(max(cast("int", value), FIRST), LAST) for value in values]
             setattr(rows, name, array(typecode, values))
     return rows
 
@@ -192,6 +195,4 @@ def _values(known: Sequence[Recorded], field: str) -> Iterator[int | None]:
             value = -(-value // BLOCK)
         elif value is not None and field == "mode":
             value |= each.type
-        elif value is not None and field in TIMES:
-            value = min(max(value, FIRST), LAST)
         yield value
