@@ -127,6 +127,7 @@ def telling_of(values: Namespace) -> Telling:
         metrics=_written_to("metrics", values.metrics),
         log=None if log is None else os.fsencode(log),
         reports=tuple(_written_to("report", word, ENDINGS) for word in values.report),
+        filters=getattr(values, "filter_origins", ()),
     )
 
 

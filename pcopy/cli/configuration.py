@@ -46,6 +46,7 @@ AGAINST: tuple[tuple[Collection[str], Collection[str]], ...] = (
 _NEEDS = {"stripe-table": ("stripe=auto",), "max-delete": ("delete", "mirror")}
 """Options that a file may set for those commands only that have one of the others."""
 
+COMMAND_LINE = "the command line"
 _FILTERS = PATTERNS | {"newer-than", "older-than", "larger-than", "smaller-than"}
 _OUTPUTS = frozenset(("errors", "log", "metrics", "report"))
 
@@ -143,7 +144,8 @@ def made_with_files(
     """What ``make`` makes of the values of ``words`` and ``files``; raises ``Refused``, as ``effective`` and that."""
     from argparse import Namespace
 
-    settings = effective(program, words, files).settings
+    counting = effective(program, words, files)
+    settings = counting.settings
     with _explaining(settings):
         parser, values = program.parser(), Namespace()
         for some in (*batched(words_of(settings)), words):
@@ -151,7 +153,16 @@ def made_with_files(
         if settings and values.verbose and not values.quiet:
             told = ", ".join(f"{setting.name} ({setting.origin})" for setting in settings)
             tell(program.name, f"set by files: {told}")
+        values.filter_origins = _filter_origins(counting)
         return make(values)
+
+
+def _filter_origins(counting: Effective) -> tuple[str, ...]:
+    """Return where filters are set, if a file sets any: file and line, and the command line."""
+    origins = [setting.origin for setting in counting.settings if setting.name in _FILTERS]
+    if origins and any(option.name in _FILTERS for option in counting.given):
+        origins.append(COMMAND_LINE)
+    return tuple(origins)
 
 
 @contextmanager

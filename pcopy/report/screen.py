@@ -95,6 +95,8 @@ class Telling(NamedTuple):
     log: bytes | None = None
     """The file that tells of each item, made as ``errors`` is."""
     reports: tuple[bytes, ...] = ()
+    filters: tuple[str, ...] = ()
+    """Where the filters were set, if a file sets any: file and line, and "the command line"."""
 
     @property
     def itemizes(self) -> bool:

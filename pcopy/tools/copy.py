@@ -292,10 +292,15 @@ class CopyPreparation(Preparation):
         goes_on = not is_done and self.kept is not None and self.kept.is_stored
         job = self.job.name if goes_on else None
         self.values = summary_of(ended, seconds, ranks, signature=self._signature, job=job, before=before)
+        self.values |= {"filters": list(self.telling.filters)}
         if self.telling.json:
             print(json.dumps(self.values), flush=True)
         elif not is_quiet:
             lines = job_lines(self.job, ended, seconds, ranks, before, unwritten=bool(self._unwritten))
+            if ended.totals.excluded:
+                from pcopy.tools.selecting import left_out
+
+                lines.append(left_out(ended.totals, self.telling.filters))
             if self.telling.verbose:
                 lines += [f"layout of {counted(files, 'file', 'files')}: {text}" for text, files in ended.layouts]
             if self._signature:

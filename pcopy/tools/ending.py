@@ -20,7 +20,7 @@ from pcopy.tasks.base.itemized import Itemized
 from pcopy.tasks.base.job import InFront, Sink, Totals
 from pcopy.text import counted
 from pcopy.tools.arguments import VerifyArguments
-from pcopy.tools.selecting import nothing_selected
+from pcopy.tools.selecting import filter_values, left_out, nothing_selected
 
 
 class LinesOfItems(InFront):
@@ -71,11 +71,13 @@ class SummedPreparation(Preparation):
             tell(self.program, told(ended.halted))
         for remark in self.remarks:
             tell(self.program, remark)
-        self.values = self.summary(ended, seconds, ranks)
+        self.values = self.summary(ended, seconds, ranks) | filter_values(self.telling.filters)
         if self.telling.json:
             print(json.dumps(self.values), flush=True)
         elif not self.telling.quiet or ended.status != OK or self.dry_run:
             lines = [*self.lines(ended, seconds, ranks)]
+            if hidden := left_out(ended.totals, self.telling.filters):
+                lines.append(f"  {hidden}")
             if ended.status != OK:
                 lines.append(self._outcome(ended.status))
             print("\n".join(lines), flush=True)
@@ -118,12 +120,18 @@ class ReadPreparation(Preparation):
             self._remarks.append(f"{totals.failed:,} of {found} could not be {self.unread}")
         for remark in self._remarks:
             tell("pverify", remark)
-        self.values = self._summary(ended, elapsed, ranks)
+        self.values = {"excluded": totals.excluded, **self._summary(ended, elapsed, ranks)}
+        self.values |= filter_values(self.telling.filters)
         if self.telling.json:
             print(json.dumps(self.values))
         elif not self.telling.quiet:
+            hidden = left_out(totals, self.telling.filters)
             for line in self._lines(ended, elapsed):
-                print(f"pverify: {line}", file=sys.stderr)
+                is_verdict = bool(hidden) and line == "the same"
+                print(f"pverify: {line}{f', but for {hidden}' if is_verdict else ''}", file=sys.stderr)
+                hidden = "" if is_verdict else hidden
+            if hidden:
+                print(f"pverify: {hidden}", file=sys.stderr)
         sys.stdout.flush()
         return ended.status
 

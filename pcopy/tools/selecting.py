@@ -52,6 +52,22 @@ def refuse_nothing(roots: Sequence[Root], options: Options, ahead: LookAhead) ->
         raise Refused(f"{sources}: the filters select nothing in it: {_reason(options.select)}")
 
 
+def filter_values(origins: Sequence[str]) -> dict[str, object]:
+    """Return what ``--json`` shows of filters that files set."""
+    return {"filters": list(origins)}
+
+
+def left_out(totals: Totals, origins: Sequence[str]) -> str:
+    """Return how many items filters left out, and where these are set; "" if none.
+
+    ``origins`` as in ``Telling.filters``: empty if all filters stand on the command line.
+    """
+    if not totals.excluded:
+        return ""
+    items = counted(totals.excluded, "item", "items")
+    return f"{items} left out by filters ({', '.join(origins) or 'on the command line'})"
+
+
 def nothing_selected(totals: Totals, select: Select) -> str:
     """What is told of a job with filters that is over, if they have left nothing; else nothing."""
     if not totals.excluded or totals.found - totals.directories - totals.excluded > 0:

@@ -254,9 +254,9 @@ def test_times_that_no_64_bits_of_nanoseconds_hold(bench: Bench, on: Any) -> Non
     path = bench.add("file")
     os.utime(path, ns=(-(10**18), 20_000_000_000 * 10**9 + 5))
     assert path.stat().st_mtime_ns == 20_000_000_000 * 10**9 + 5
-    assert bench.copy("file") == [Code.ANEW], "which others copy, with more care"
-    assert bench.left() == []
-    path.write_bytes(b"content")
+    assert bench.copy("file") == [7]
+    assert (bench.target / "file").stat().st_mtime_ns == 20_000_000_000 * 10**9 + 5
+    (bench.target / "file").unlink()
     os.utime(path, ns=(20_000_000_000 * 10**9 + 5, 5))
     assert bench.copy("file") == [7]
     assert (bench.target / "file").stat().st_atime_ns == 20_000_000_000 * 10**9 + 5

@@ -176,7 +176,9 @@ def test_sources_without_modes_are_regular_files(policy: Policy) -> None:
 
 @pytest.mark.parametrize(("time", "told"), [(5 * 10**20, LAST), (-(10**20), FIRST)])
 def test_times_that_no_64_bits_hold_are_looked_at_with_care(time: int, told: int) -> None:
-    assert Rows.of([status(), status(st_mtime_ns=time)], VERSION).version(1).mtime == told
+    rows = Rows.of([status(), status(st_mtime_ns=time)], VERSION)
+    assert rows.mtime[1] == told and rows.version(1).mtime == rows.time("mtime", 1) == time
+    assert Rows.unpacked(rows.packed(), 2, VERSION).chosen([1]).part(0, 1).version(0).mtime == time
     for policy in (Policy("changed"), Policy("newer"), Policy("skip"), Policy("replace")):
         assert plan(policy, status(st_mtime_ns=time), status(st_mtime_ns=time + 1, **THERE)) == Plan.CARE
         assert plan(policy, status(), status(st_mtime_ns=time, **THERE)) == Plan.CARE
