@@ -1,0 +1,103 @@
+"""Times that 64 bits of nanoseconds can't hold, at the ends of what they hold, and before 1970: in all programs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import Argument, Completed, pcopy, show
+from tests.support.filesystems import scratch
+
+LAST, FIRST = 2**63 - 1, -(2**63)
+TIMES = {
+    "after 2262": 11 * 10**18 + 5, "one above": LAST + 1, "last": LAST, "one below": LAST - 1, "minus": -1,
+    "half": -1_500_000_000, "first": FIRST, "one before": FIRST - 1, "before 1677": -11 * 10**18 - 7,
+}  # fmt: skip
+"""Nanoseconds since 1970."""
+
+
+def _made(place: Path) -> Path:
+    source = place / "source"
+    for name, time in TIMES.items():
+        (source / name).mkdir(parents=True)
+        (source / name / "file").write_text(name)
+        os.symlink("file", source / name / "link")
+        os.link(source / name / "file", source / name / "other")
+        for path in (source / name / "file", source / name / "link", source / name):
+            os.utime(path, ns=(0, time), follow_symlinks=False)
+    if (source / "after 2262/file").stat().st_mtime_ns != TIMES["after 2262"]:
+        pytest.skip("no such time fits here")
+    return source
+
+
+def _times(tree: Path) -> str:
+    """By stat(1)."""
+    words = ["find", ".", "-mindepth", "1", "-exec", "stat", "-c", "%n %.9Y", "{}", "+"]
+    return "\n".join(sorted(subprocess.check_output(words, cwd=tree, text=True).splitlines()))
+
+
+def _done(program: str, *words: Argument, **options: object) -> Completed:
+    run = pcopy("-n", "2", *words, program=program, **options)
+    assert run.returncode == 0, show(run)
+    return run
+
+
+def test_archive_holds_exact_times() -> None:
+    with scratch() as place:
+        source = _made(place)
+        _done("ptar", "-c", "-f", "a.tar", "source", cwd=place)
+        for name, unpack in (("gnu", ["tar"]), ("ours", [])):
+            (place / name).mkdir()
+            if unpack:
+                subprocess.run(
+                    [*unpack, "--warning=no-timestamp", "-xf", place / "a.tar"], cwd=place / name, check=True
+                )
+            else:
+                _done("ptar", "-x", "-f", place / "a.tar", "-C", place / name)
+            assert _times(place / name / "source") == _times(source), name
+
+
+@pytest.mark.parametrize("program", ["pcopy", "psync"])
+def test_copy_has_exact_times(program: str) -> None:
+    with scratch() as place:
+        source = _made(place)
+        _done(program, f"{source}/", place / "copy")
+        assert _times(place / "copy") == _times(source)
+        assert not _done("pverify", "--compare", "type,mtime,content", source, place / "copy").stdout
+        for name, time in TIMES.items():
+            os.utime(place / "copy" / name / "file", ns=(0, time - 1))
+        run = pcopy("--compare", "mtime", source, place / "copy", program="pverify")
+        assert run.stdout.count(b"differ in mtime") == 2 * len(TIMES), show(run)
+        _done("psync", f"{source}/", place / "copy")
+        assert _times(place / "copy") == _times(source)
+
+
+def test_walk_compares_exact_times() -> None:
+    with scratch() as place:
+        source = _made(place)
+        for name in TIMES:
+            words = ["source", "-newer", f"source/{name}/file"]
+            wanted = subprocess.check_output(["find", *words], cwd=place).splitlines()
+            assert sorted(_done("pwalk", *words, cwd=place).stdout.splitlines()) == sorted(wanted), name
+        ordered = _done("pwalk", "--sort=mtime", "source", "-name", "file", cwd=place).stdout.decode().splitlines()
+        assert ordered == [f"source/{name}/file" for name in sorted(TIMES, key=TIMES.__getitem__)]
+        _done("pwalk", "-o", place / "list.jsonl", "source", cwd=place)
+        os.utime(source, ns=(0, 0))
+
+
+@pytest.mark.parametrize("program", ["prm", "pchmod", "pcopy"])
+def test_filters_compare_exact_times(program: str) -> None:
+    with scratch() as place:
+        source = _made(place)
+        wanted = {name for name, time in TIMES.items() if time > 95 * 10**17}
+        words = {"prm": ["-f", source], "pchmod": ["711", source], "pcopy": [f"{source}/", place / "copy"]}[program]
+        _done(program, "--newer-than", "2272-01-01", *words)
+        chosen = {
+            "prm": lambda name: not (source / name / "file").exists(),
+            "pchmod": lambda name: (source / name / "file").stat().st_mode & 0o777 == 0o711,
+            "pcopy": lambda name: (place / "copy" / name / "file").exists(),
+        }[program]
+        assert {name for name in TIMES if chosen(name)} == wanted
