@@ -6,6 +6,7 @@ all below it is done (``pcopy.tasks.listed.deepest_first``).
 
 from __future__ import annotations
 
+import errno
 import os
 from array import array
 from collections.abc import Sequence
@@ -126,7 +127,14 @@ class _Tree(ToEnter):
             self.add(place, [names[row] for row in rows], [left.inodes[row] for row in rows])
         if len(rows) == len(names):
             return
-        others = [name for name, kind in zip(names, left.kinds, strict=True) if kind != _DIRECTORY]
+        for name, kind in zip(names, left.kinds, strict=True):
+            if kind == _EXCHANGED:
+                self._result.count(counts.FOUND)
+                problem = Problem("open", errno.ESTALE, text=EXCHANGED)
+                self._result.fail(place, name, problem, retry=Tried.NEVER)
+        others = [name for name, kind in zip(names, left.kinds, strict=True) if kind not in (_DIRECTORY, _EXCHANGED)]
+        if not others:
+            return
         try:
             directory = open_listed(self._rank, place)
         except Problem as problem:
@@ -185,7 +193,8 @@ class _Tree(ToEnter):
         return ChangeTree(around, names, inodes)
 
 
-_DIRECTORY = ord("d")
+_DIRECTORY, _EXCHANGED = ord("d"), ord("!")
+EXCHANGED = "another item took its name after it was looked at: that one is not changed"
 
 
 def _count(result: Result, done: DoneWithin) -> None:

@@ -91,9 +91,9 @@ static int is_same(const struct stat *one, const struct stat *other)
            one->st_uid == other->st_uid && one->st_gid == other->st_gid;
 }
 
-/* Change an item that was looked at by its name, if the name still stands for it. -1 as `give`, with errno 0 if not. */
-static int give_to(pk_worker *worker, int directory, const char *name, const struct stat *seen,
-                   const struct wish *wish)
+/* Change an item that was looked at by its name, if the name still stands for it. -1 as `give`, with errno ESTALE if
+ * not, which is an attack or a race: the new item is not changed. */
+static int give_to(pk_worker *worker, int directory, const char *name, const struct stat *seen, const struct wish *wish)
 {
     struct stat status;
     const int held = open_item(worker, directory, name, &status);
@@ -101,7 +101,9 @@ static int give_to(pk_worker *worker, int directory, const char *name, const str
         errno = 0;
         return -1;
     }
-    errno = 0;
+    const int is_item = seen->st_ino == status.st_ino && seen->st_dev == status.st_dev &&
+                        (seen->st_mode & S_IFMT) == (status.st_mode & S_IFMT);
+    errno = is_item ? 0 : ESTALE;
     const int result = is_same(seen, &status) ? give(worker, held, wish) : -1, number = errno;
     close(held);
     errno = number;
@@ -114,7 +116,7 @@ static int verdict(pk_worker *worker, pk_batch *batch, uint32_t row, int result)
     const int operation = atomic_load_explicit(&worker->operation, memory_order_relaxed);
     if (!result)
         return DONE;
-    return errno == EPERM ? told(batch, row, FAILED, operation, EPERM) : PK_DEFERRED;
+    return errno == EPERM || errno == ESTALE ? told(batch, row, FAILED, operation, errno) : PK_DEFERRED;
 }
 
 /* What an item is to get of which `modes` tells what becomes of its permission bits. */
@@ -177,7 +179,8 @@ static int closes(const pk_batch *batch, const struct stat *status, const struct
     return !(batch->tree->flags & PK_POWERFUL) && (wish->uid != KEEP || (lost && status->st_uid == batch->tree->user));
 }
 
-/* An item of an open directory is as it should be then, and counted; -1: it takes more care. */
+/* An item of an open directory is as it should be then, and counted; -1: it takes more care; -2: its name
+ * was given to another item after it was looked at. */
 static int mend_item(pk_worker *worker, const pk_batch *batch, int directory, const char *name, uint8_t kind,
                      uint64_t inode, pk_sums *sums)
 {
@@ -190,9 +193,10 @@ static int mend_item(pk_worker *worker, const pk_batch *batch, int directory, co
         return -1;
     const struct wish wish = wish_for(batch, status.st_mode, status.st_uid, status.st_gid,
                                       is_directory ? batch->directory_modes : batch->modes);
-    if ((is_directory && closes(batch, &status, &wish)) ||
-        (!is_nothing(&wish) && give_to(worker, directory, name, &status, &wish)))
+    if (is_directory && closes(batch, &status, &wish))
         return -1;
+    if (!is_nothing(&wish) && give_to(worker, directory, name, &status, &wish))
+        return errno == ESTALE ? -2 : -1;
     sums->changed += !is_nothing(&wish);
     add_item(sums, &status);
     return 0;
@@ -221,7 +225,7 @@ static int mend_all(pk_worker *worker, pk_batch *batch, uint32_t row, int direct
         const uint8_t kind = all.kinds[each];
         const int left = mend_item(worker, batch, directory, name, kind, all.inodes[each], &batch->sums[row]);
         if (left || kind == 'd')
-            pk_leave(found, name, (size_t)(next - name) - 1, left ? '?' : 'd', all.inodes[each]);
+            pk_leave(found, name, (size_t)(next - name) - 1, left == -2 ? '!' : left ? '?' : 'd', all.inodes[each]);
         name = next;
     }
     return 0;
