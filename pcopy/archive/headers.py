@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import chain
 from zlib import adler32
 
 from pcopy.archive.acl_text import to_text
@@ -40,7 +41,7 @@ def header_of(member: Member) -> bytes:
     else:
         if member.extents is not None:
             sparse_map = _map_of(member)
-            stored = len(sparse_map) + sum(length for _, length in member.extents)
+            stored = len(sparse_map) + member.extents.stored
         records = _records(member, stored)
     header = _ustar(member, stored, seconds)
     return _pax(records) + header + sparse_map if records else header + sparse_map
@@ -89,7 +90,7 @@ def stored_size(member: Member) -> int:
     """Bytes of its contents that stand in the archive after the header, not filled up."""
     if member.kind != FILE:
         return 0
-    return member.size if member.extents is None else sum(length for _, length in member.extents)
+    return member.size if member.extents is None else member.extents.stored
 
 
 def whole_size(member: Member) -> int:
@@ -224,7 +225,8 @@ def _is_utf8(name: bytes) -> bool:
 def _map_of(member: Member) -> bytes:
     """The map of a sparse file, which stands before its data; a last entry tells where the file ends."""
     assert member.extents is not None
-    extents = [*member.extents, (member.size, 0)]
-    numbers = [len(extents), *(number for extent in extents for number in extent)]
-    text = b"".join(b"%d\n" % number for number in numbers)
-    return text.ljust(filled_up(len(text)), b"\0")
+    numbers = chain([len(member.extents) + 1], member.extents.numbers, [member.size, 0])
+    text = bytearray()
+    for number in numbers:
+        text += b"%d\n" % number
+    return bytes(text).ljust(filled_up(len(text)), b"\0")

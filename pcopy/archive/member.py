@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import os
 import stat
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, overload
 
 from pcopy.named import NamedTuple
 
@@ -28,8 +31,58 @@ _OF_MODE = {
 }
 _FORMAT = {kind: mode for mode, kind in _OF_MODE.items()} | {LINK: stat.S_IFREG}
 
-Extents = tuple[tuple[int, int], ...]
-"""Stretches of a sparse file that hold data: offset and length each."""
+
+class Extents(Sequence[tuple[int, int]]):
+    """The stretches of a sparse file that hold data, as pairs of offset and length; 16 bytes of memory for each."""
+
+    __slots__ = ("numbers",)
+
+    def __init__(self, numbers: array[int]) -> None:
+        """``numbers``: offsets and lengths in turn, of type code ``q``."""
+        self.numbers = numbers
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[int, int]]) -> Extents:
+        """Return the extents that ``pairs`` list."""
+        return cls(array("q", (number for pair in pairs for number in pair)))
+
+    @classmethod
+    def unpacked(cls, packed: bytes) -> Extents:
+        """Return the extents of which ``packed`` was made."""
+        return cls(array("q", packed))
+
+    @property
+    def packed(self) -> bytes:
+        """The extents as bytes, in the byte order of this host."""
+        return self.numbers.tobytes()
+
+    @property
+    def stored(self) -> int:
+        """The sum of all lengths."""
+        return sum(memoryview(self.numbers)[1::2])
+
+    def __len__(self) -> int:
+        return len(self.numbers) // 2
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        numbers = iter(self.numbers)
+        return zip(numbers, numbers, strict=True)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[int, int]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Extents: ...
+    def __getitem__(self, index: int | slice) -> tuple[int, int] | Extents:
+        if isinstance(index, slice):
+            return Extents.of([self[at] for at in range(*index.indices(len(self)))])
+        at = range(len(self))[index]
+        return self.numbers[2 * at], self.numbers[2 * at + 1]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Extents) and self.numbers == other.numbers
+
+    def __hash__(self) -> int:
+        return hash(self.packed)
 
 
 class Member(NamedTuple):
@@ -51,6 +104,17 @@ class Member(NamedTuple):
     extents: Extents | None = None
     user: bytes = b""
     group: bytes = b""
+
+    @property
+    def primitives(self) -> tuple[object, ...]:
+        """The fields as values that ``marshal`` takes; ``from_primitives`` is the inverse."""
+        return tuple(self if self.extents is None else (*self[:10], self.extents.packed, *self[11:]))
+
+    @classmethod
+    def from_primitives(cls, values: Sequence[Any]) -> Member:
+        """Return the member whose ``primitives`` are ``values``."""
+        member = cls(*values)
+        return member if values[10] is None else member._replace(extents=Extents.unpacked(values[10]))
 
     @property
     def st_mode(self) -> int:

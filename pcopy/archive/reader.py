@@ -7,6 +7,7 @@ else is raised. After a header that is none, the next one is looked for, as tar 
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Callable, Iterator
 from zlib import adler32
 
@@ -14,11 +15,13 @@ from pcopy.archive.acl_text import Lookup
 from pcopy.archive.member import BLOCK, DIRECTORY, FILE, LINK, SYMLINK, Extents, Member, filled_up
 from pcopy.archive.records import (
     LARGEST,
+    MOST_EXTENTS,
     PaxRecords,
     extents_in_map,
     extents_in_records,
     parsed_records,
     time_of,
+    too_many_extents,
     xattrs_of,
 )
 from pcopy.named import NamedTuple
@@ -29,16 +32,24 @@ Read = Callable[[int, int], bytes]
 
 WINDOW = 64 << 10
 """Bytes that are read at once where headers stand close together."""
-MOST_RECORDS = 16 << 20
-"""Bytes of a pax header, or of a long name, that are believed."""
+MOST_HEADERS = 1 << 20
+"""Bytes of all pax headers and long names of one member, and of all global headers, that are read into memory."""
 
 _ZEROS = bytes(BLOCK)
-_GLOBAL, _OWN, _LONG_NAME, _LONG_LINK, _OLD_SPARSE, _VOLUME = b"g", b"x", b"L", b"K", b"S", b"V"
-_EXTENSIONS = (_GLOBAL, _OWN, _LONG_NAME, _LONG_LINK)
+_GLOBAL, _OWN, _SOLARIS, _LONG_NAME, _LONG_LINK, _OLD_SPARSE, _VOLUME = b"g", b"x", b"X", b"L", b"K", b"S", b"V"
+_EXTENSIONS = (_GLOBAL, _OWN, _SOLARIS, _LONG_NAME, _LONG_LINK)
+_OF_ALL = frozenset((b"path", b"linkpath", b"size", b"uid", b"gid", b"uname", b"gname", b"mtime"))
+"""Records of a global header that are applied to the members after it."""
+_OF_ONE = (b"GNU.sparse.", b"SCHILY.xattr.", b"SCHILY.acl.", b"LIBARCHIVE.xattr.")
+"""Keys of records that describe one file: in a global header they are refused, as no program writes them there."""
 _DEVICES = (b"3", b"4")
 _CONTINUED = b"M"
 _PLAIN = (FILE, LINK, SYMLINK, *_DEVICES, DIRECTORY, b"6")
-_OTHERS = {b"\0": FILE, b"7": FILE, _OLD_SPARSE: FILE, b"D": DIRECTORY}
+_OTHERS = {b"\0": FILE, b"7": FILE, b"D": DIRECTORY}
+_WITHOUT_DATA = frozenset((SYMLINK, *_DEVICES, DIRECTORY, b"6"))
+"""Types after which no data stand, whatever size the header states (pax(1)): so do GNU tar -x, bsdtar and tarfile."""
+_OLD_FILES = frozenset((FILE, b"\0", b"7"))
+"""Types of files which, if the name ends with a slash, are directories, as before ustar."""
 _SUM = 65521
 """The lower half of an Adler-32 is the sum of all bytes and 1, modulo this: far quicker than to add them here."""
 _OCTAL = frozenset(b"01234567")
@@ -67,7 +78,10 @@ class Damage(NamedTuple):
 
 
 class Broken(Exception):
-    """What stands here is no header, or contradicts itself."""
+    """What stands here is no header, or contradicts itself; the next one is looked for from ``after`` on, if that is
+    known."""
+
+    after: int | None = None
 
 
 class Cut(Exception):
@@ -75,14 +89,20 @@ class Cut(Exception):
 
 
 def members(
-    read: Read, lookup: Lookup, start: int = 0, end: int | None = None, known: dict[bytes, bytes] | None = None
+    read: Read,
+    lookup: Lookup,
+    start: int = 0,
+    end: int | None = None,
+    known: dict[bytes, bytes] | None = None,
+    most_extents: int = MOST_EXTENTS,
 ) -> Iterator[FoundMember | Damage]:
     """All members from ``start`` on, up to the end of the archive, or those that begin before ``end``.
 
     ``known`` are the records of global headers; those that are met are added. The last one is followed by nothing, or
-    by a ``Damage`` that says that the archive is cut.
+    by a ``Damage`` that says that the archive is cut. A sparse file with more than ``most_extents`` stretches of data
+    is a ``Damage``, too.
     """
-    source = Source(read)
+    source = Source(read, most_extents)
     shared = {} if known is None else known
     at = start
     while end is None or at < end:
@@ -90,7 +110,7 @@ def members(
             found = _member(source, at, shared, lookup)
         except Broken as broken:
             yield Damage(at, b"", str(broken))
-            following = next_header(source, at + BLOCK)
+            following = next_header(source, at + BLOCK if broken.after is None else broken.after)
             if following is None:
                 return
             at = following
@@ -122,8 +142,9 @@ def next_header(source: Source, at: int) -> int | None:
 class Source:
     """Blocks of an archive, read some at a time."""
 
-    def __init__(self, read: Read) -> None:
+    def __init__(self, read: Read, most_extents: int = MOST_EXTENTS) -> None:
         self._read = read
+        self.most_extents = most_extents
         self._window = b""
         self._start = 0
         self.after: dict[int, int] = {}
@@ -167,7 +188,7 @@ def number(field: bytes) -> int:
         if not -LARGEST < value < LARGEST:
             raise Broken(f"a number that is too large: {value}")
         return value
-    digits = field.strip(b" \0")
+    digits = field.lstrip(b" \0").replace(b"\0", b" ").partition(b" ")[0]
     if not _OCTAL.issuperset(digits):
         raise Broken(f"a field that should be a number is {field!r}")
     return int(digits, 8) if digits else 0
@@ -192,6 +213,23 @@ class _Before:
         self.records = PaxRecords()
         self.name = b""
         self.link = b""
+        self.size = 0
+
+    def read(self, source: Source, at: int, kind: bytes, size: int, shared: dict[bytes, bytes]) -> None:
+        """Take the header of this ``kind`` whose body of ``size`` bytes stands at ``at``.
+
+        Raises ``Broken``, which says where the next header may stand, and ``Cut``.
+        """
+        after = at + filled_up(size)
+        self.size += size
+        try:
+            if self.size > MOST_HEADERS:
+                after = after if stands_at(source.block, after) else at
+                raise Broken(f"headers of {self.size:,} bytes for one member, and {MOST_HEADERS:,} are read at most")
+            self.take(kind, _body(source, at, size), shared)
+        except Broken as broken:
+            broken.after = after
+            raise
 
     def take(self, kind: bytes, body: bytes, shared: dict[bytes, bytes]) -> None:
         """Raises ``Broken``."""
@@ -204,10 +242,22 @@ class _Before:
                 found = parsed_records(body)
             except ValueError as error:
                 raise Broken(str(error)) from None
-            if kind == _OWN:
-                self.records = found
+            if kind == _GLOBAL:
+                _share(found, shared)
             else:
-                shared.update(found)
+                self.records = found
+
+
+def _share(found: PaxRecords, shared: dict[bytes, bytes]) -> None:
+    """Add the records of a global header to those that all later members ``shared``. Raises ``Broken``."""
+    shared.update({key: value for key, value in found.items() if key in _OF_ALL})
+    for key in found.withdrawn & _OF_ALL:
+        shared.pop(key, None)
+    if sum(map(len, shared.values())) > MOST_HEADERS:
+        shared.clear()
+        raise Broken(f"global headers of more than {MOST_HEADERS:,} bytes, which are not applied")
+    if found.pairs or any(key.startswith(_OF_ONE) for key in found):
+        raise Broken("a global header with attributes, ACLs or a map of holes, which are not applied")
 
 
 class _Head(NamedTuple):
@@ -227,13 +277,14 @@ def _member(source: Source, start: int, shared: dict[bytes, bytes], lookup: Look
             kind, size = block[156:157], number(block[124:136])
             _check_size(at, size)
             if kind in _EXTENSIONS:
-                before.take(kind, _body(source, at + BLOCK, size), shared)
+                before.read(source, at + BLOCK, kind, size, shared)
             elif kind != _VOLUME:
                 if shared:
-                    before.records = PaxRecords({**shared, **before.records}, before.records.pairs)
+                    before.records.add_missing(shared)
                 return _built(source, _Head(start, at, block), before, lookup)
             at += BLOCK + filled_up(size)
             if kind in (_GLOBAL, _VOLUME):
+                before.size = 0
                 start = at
     except Cut as cut:
         return Damage(start, b"", str(cut), is_cut=True)
@@ -256,9 +307,7 @@ def _header_at(source: Source, at: int, *, is_first: bool) -> bytes:
 
 
 def _body(source: Source, at: int, size: int) -> bytes:
-    """Raises ``Broken`` and ``Cut``."""
-    if size > MOST_RECORDS:
-        raise Broken(f"a header of {size} bytes")
+    """Raises ``Cut``."""
     body = source.bytes(at, size)
     while len(body) < size and (more := source.bytes(at + len(body), size - len(body))):
         body += more
@@ -267,27 +316,83 @@ def _body(source: Source, at: int, size: int) -> bytes:
     return body
 
 
+def is_old_directory(kind: bytes, name: bytes) -> bool:
+    """Return True if a member of the type of a file is a directory by its name. No data follow it."""
+    return kind in _OLD_FILES and name.endswith(b"/")
+
+
+def has_data(kind: bytes, name: bytes) -> bool:
+    """Return True if data follow the header of a member of this type; a hard link is another matter (``link_data``)."""
+    return kind not in _WITHOUT_DATA and not is_old_directory(kind, name)
+
+
+def link_data(block: Callable[[int], bytes], data: int, size: int) -> int:
+    """Return the bytes of data that follow a hard link whose header states ``size``; they would begin at ``data``.
+
+    Most programs write none, whatever the size; pax(1) allows them. So a header that stands at ``data`` is taken for
+    the next one, and otherwise the data are believed if a header, or the end of the archive, stands behind them.
+    """
+    if not size or is_header(following := block(data)):
+        return 0
+    behind = block(data + filled_up(size))
+    if behind and is_header(behind):
+        return size
+    return size if behind == _ZEROS != following else 0
+
+
+def stands_at(block: Callable[[int], bytes], at: int) -> bool:
+    """Return True if a header, or the end of the archive, stands at ``at``."""
+    found = block(at)
+    return bool(found) and (found == _ZEROS or is_header(found))
+
+
+def is_gnu(block: bytes) -> bool:
+    """Return True for a header of GNU tar's old format, by its magic."""
+    return block[257:265] == b"ustar  \0"
+
+
+def full_name(records: PaxRecords, long_name: bytes, block: bytes) -> bytes:
+    """Return the name of a member, from its header and what stands before that."""
+    return records.get(b"GNU.sparse.name") or records.get(b"path") or long_name or _name_in(block)
+
+
+def _type_of(block: bytes, name: bytes) -> tuple[bytes, str]:
+    """Return the type of a member as ``pcopy.archive.member`` has it, and a remark if it is not known."""
+    kind = block[156:157]
+    if is_old_directory(kind, name):
+        return DIRECTORY, ""
+    if kind in _PLAIN:
+        return kind, ""
+    if kind in _OTHERS or (kind == _OLD_SPARSE and is_gnu(block)):
+        return _OTHERS.get(kind, FILE), ""
+    return FILE, f"is of a type that is not known here, {kind!r}: it is taken as a file"
+
+
+def _stored(source: Source, head: _Head, records: PaxRecords, name: bytes) -> int:
+    """Return the bytes of data that follow a header. Raises ``ValueError`` and ``Broken``."""
+    kind, data = head.block[156:157], head.at + BLOCK
+    if not has_data(kind, name):
+        return 0
+    stored = records.number(b"size", number(head.block[124:136]))
+    _check_size(head.at, stored)
+    return stored if kind != LINK else link_data(source.block, data, stored)
+
+
 def _built(source: Source, head: _Head, before: _Before, lookup: Lookup) -> FoundMember | Damage:
     """The member of a header, and of all that stood before it. Raises ``Broken``."""
     start, at, block = head
     records = before.records
-    name = records.get(b"GNU.sparse.name") or records.get(b"path") or before.name or _name_in(block)
-    kind = block[156:157]
-    remark = ""
-    if kind not in _PLAIN and kind not in _OTHERS:
-        remark = f"is of a type that is not known here, {kind!r}: it is taken as a file"
-    is_part = kind == _CONTINUED
-    kind = kind if kind in _PLAIN else _OTHERS.get(kind, FILE)
-    if kind == FILE and name.endswith(b"/"):  # before ustar
-        kind = DIRECTORY
+    name = full_name(records, before.name, block)
+    kind, remark = _type_of(block, name)
     data = source.after[start] = at + BLOCK
     try:
-        stored = records.number(b"size", number(block[124:136])) if kind != LINK else 0
-        _check_size(at, stored)
+        stored = _stored(source, head, records, name)
         source.after[start] = data + filled_up(stored)
-        if is_part:
+        if block[156:157] == _CONTINUED:
             raise ValueError("it goes on from another volume, and a part of a file is no file")
-        contents = _contents(source, head, records, StoredContents(data, stored, stored if kind == FILE else 0, None))
+        contents = StoredContents(data, stored, stored if kind == FILE else 0, None)
+        if kind == FILE:
+            contents = _contents(source, head, records, contents)
         xattrs, trouble = xattrs_of(records, lookup)
         member = Member(
             name,
@@ -325,7 +430,7 @@ class StoredContents(NamedTuple):
 def _contents(source: Source, head: _Head, records: PaxRecords, plain: StoredContents) -> StoredContents:
     """Those of a file that may be sparse. Raises ``ValueError`` and ``Broken``."""
     data, stored = plain.data, plain.stored
-    if head.block[156:157] == _OLD_SPARSE:
+    if head.block[156:157] == _OLD_SPARSE and is_gnu(head.block):
         extents, size, used = _old_sparse(source, head.at, head.block)
         source.after[head.start] += used
         found = StoredContents(data + used, stored, size, extents)
@@ -334,7 +439,7 @@ def _contents(source: Source, head: _Head, records: PaxRecords, plain: StoredCon
         found = StoredContents(data + used, stored - used, size, extents)
     else:
         return plain
-    if sum(length for _, length in extents) != found.stored:
+    if extents.stored != found.stored:
         raise ValueError("its map of holes is of another size than its contents")
     return found
 
@@ -359,30 +464,36 @@ def _sparse(source: Source, data: int, stored: int, records: PaxRecords) -> tupl
     ``ValueError``."""
     if records.get(b"GNU.sparse.major") == b"1":
         size = records.number(b"GNU.sparse.realsize", -1)
-        extents, used = extents_in_map(lambda at, length: source.bytes(data + at, length), stored)
+        extents, used = extents_in_map(lambda at, length: source.bytes(data + at, length), stored, source.most_extents)
     else:
         size = records.number(b"GNU.sparse.size", records.number(b"GNU.sparse.realsize", -1))
-        extents, used = extents_in_records(records), 0
+        extents, used = extents_in_records(records, source.most_extents), 0
     return checked(extents, size), size, used
 
 
 def _old_sparse(source: Source, at: int, block: bytes) -> tuple[Extents, int, int]:
     """As ``_sparse``, of a header of GNU tar's own format; the blocks that go on with its map follow it."""
-    found = _pairs(block[386:482])
+    found = array("q")
+    _add_pairs(found, block[386:482])
     size, more, used = number(block[483:495]), block[482], 0
     while more:
         used += BLOCK
         block = source.block(at + used)
         if not block:
             raise ValueError("the archive ends here, in the middle")
-        found += _pairs(block[:504])
+        _add_pairs(found, block[:504])
+        if len(found) > 2 * source.most_extents:
+            raise too_many_extents(source.most_extents)
         more = block[504]
-    return checked(tuple(found), size), size, used
+    return checked(Extents(found), size), size, used
 
 
-def _pairs(fields: bytes) -> list[tuple[int, int]]:
-    pairs = [(number(fields[at : at + 12]), number(fields[at + 12 : at + 24])) for at in range(0, len(fields), 24)]
-    return [pair for pair in pairs if pair != (0, 0)]
+def _add_pairs(found: array[int], fields: bytes) -> None:
+    for at in range(0, len(fields), 24):
+        offset, length = number(fields[at : at + 12]), number(fields[at + 12 : at + 24])
+        if offset or length:
+            found.append(offset)
+            found.append(length)
 
 
 def checked(extents: Extents, size: int) -> Extents:
@@ -394,4 +505,4 @@ def checked(extents: Extents, size: int) -> Extents:
         if offset < at or length < 0 or offset + length > size:
             raise ValueError("its map of holes contradicts itself")
         at = offset + length
-    return tuple(extent for extent in extents if extent[1])
+    return Extents.of(extent for extent in extents if extent[1]) if 0 in memoryview(extents.numbers)[1::2] else extents

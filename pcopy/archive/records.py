@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Mapping
+from array import array
+from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import unquote_to_bytes
 
 from pcopy.archive.acl_text import Lookup, from_text
@@ -17,7 +18,7 @@ from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL
 LARGEST = 1 << 63
 """No number reaches it: sizes, offsets and seconds are those of system calls."""
 MOST_EXTENTS = 1 << 22
-"""Of one file; GNU tar writes no more than it has memory for."""
+"""Stretches of data of one sparse file, if the user does not say otherwise: they take 64 MiB of memory."""
 
 _ACLS = {b"SCHILY.acl.access": ACCESS_ACL, b"SCHILY.acl.default": DEFAULT_ACL}
 _XATTR, _ENCODED = b"SCHILY.xattr.", b"LIBARCHIVE.xattr."
@@ -31,11 +32,19 @@ _MINIMAL_ACL = 3
 
 
 class PaxRecords(dict[bytes, bytes]):
-    """The last value of each key; ``pairs`` are those of the keys of sparse files that stand there many times."""
+    """The last value of each key; ``pairs`` are those of the keys of sparse files that stand there many times.
+    ``withdrawn`` are the keys of empty values, which take back what an earlier header has said."""
 
-    def __init__(self, found: Mapping[bytes, bytes] | None = None, pairs: list[tuple[bytes, bytes]] | None = None):
-        super().__init__(found or {})
-        self.pairs = pairs or []
+    def __init__(self) -> None:
+        super().__init__()
+        self.pairs: list[tuple[bytes, bytes]] = []
+        self.withdrawn: set[bytes] = set()
+
+    def add_missing(self, shared: Mapping[bytes, bytes]) -> None:
+        """Add the records of global headers for which this member has none of its own."""
+        for key, value in shared.items():
+            if key not in self.withdrawn:
+                self.setdefault(key, value)
 
     @property
     def is_sparse(self) -> bool:
@@ -91,44 +100,61 @@ def parsed_records(body: bytes) -> PaxRecords:
             records.pairs.append((key, value))
         elif value:
             records[key] = value
-        else:  # which takes back what an earlier header has said
+            records.withdrawn.discard(key)
+        else:
             records.pop(key, None)
+            records.withdrawn.add(key)
             if key.startswith(_XATTR):
                 records[key] = value
         at = following
     return records
 
 
-def extents_in_map(read: Callable[[int, int], bytes], stored: int) -> tuple[Extents, int]:
+def too_many_extents(most: int) -> ValueError:
+    """Return the error for a sparse file with more than ``most`` stretches of data."""
+    return ValueError(f"its map of holes has more than {most:,} entries; --sparse-limit N allows more")
+
+
+def extents_in_map(read: Callable[[int, int], bytes], stored: int, most: int) -> tuple[Extents, int]:
     """Those of GNU.sparse 1.0, at the beginning of the contents (``stored`` bytes); and the bytes that they take."""
-    values, wanted, used, rest = list[int](), 1, 0, b""
+    values, wanted, used, rest = array("q"), 1, 0, b""
     while len(values) < wanted:
         at = used + len(rest)
         if at >= stored or not (more := read(at, max(BLOCK, min(at, 1 << 20)))):
             raise ValueError("its map of holes has no end")
         *lines, rest = (rest + more).split(b"\n")
         if not values and lines:
-            if not _NUMBER.fullmatch(lines[0]) or int(lines[0]) > MOST_EXTENTS:
+            if not _NUMBER.fullmatch(lines[0]):
                 raise ValueError("its map of holes has no number of entries")
+            if int(lines[0]) > most:
+                raise too_many_extents(most)
             wanted += 2 * int(lines[0])
         del lines[wanted - len(values) :]
         if not all(map(_NUMBER.fullmatch, lines)) or (len(rest) > _DIGITS and len(values) + len(lines) < wanted):
             raise ValueError("its map of holes holds what is no number")
-        values += map(int, lines)
+        values.extend(_offsets(lines))
         used += sum(map(len, lines)) + len(lines)
     if filled_up(used) > stored:
         raise ValueError("its map of holes is longer than its contents")
-    return tuple(zip(values[1::2], values[2::2], strict=True)), filled_up(used)
+    return Extents(values[1:]), filled_up(used)
 
 
-def extents_in_records(records: PaxRecords) -> Extents:
+def _offsets(digits: Sequence[bytes]) -> array[int]:
+    try:
+        return array("q", map(int, digits))
+    except OverflowError:
+        raise ValueError("its map of holes holds a number that is too large") from None
+
+
+def extents_in_records(records: PaxRecords, most: int) -> Extents:
     """Those of GNU.sparse 0.0 and 0.1."""
     text = records.get(b"GNU.sparse.map")
     words = text.split(b",") if text else [value for _, value in records.pairs]
     if len(words) % 2 or not all(map(_NUMBER.fullmatch, words)):
         raise ValueError("its map of holes is no list of pairs")
-    values = list(map(int, words))
-    return tuple(zip(values[::2], values[1::2], strict=True))
+    if len(words) > 2 * most:
+        raise too_many_extents(most)
+    return Extents(_offsets(words))
 
 
 def xattrs_of(records: PaxRecords, lookup: Lookup) -> tuple[tuple[tuple[str, bytes], ...], str]:

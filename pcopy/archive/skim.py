@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pcopy.archive.member import BLOCK, filled_up
-from pcopy.archive.reader import MOST_RECORDS, Broken, Read, is_header, number
-from pcopy.archive.records import LARGEST, parsed_records
+from pcopy.archive.reader import MOST_HEADERS, Broken, Read, full_name, has_data, is_header, link_data, number
+from pcopy.archive.records import LARGEST, PaxRecords, parsed_records
 
 if TYPE_CHECKING:
     from pcopy.fsio.kernel.native_tar import TarHeaders
@@ -20,9 +20,9 @@ WINDOW = 256 << 10
 _SMALL = 32 << 10
 """Bytes that are read where they are large."""
 _ZEROS = bytes(BLOCK)
-_PLAIN = frozenset(b"0\x00123456xLK7D")
-_BEFORE = frozenset(b"xLK")
-_PAX, _LINK = ord("x"), ord("1")
+_PLAIN = frozenset(b"0\x00123456xXLK7D")
+_BEFORE = frozenset(b"xXLK")
+_PAX, _LONG_NAME, _LINK = frozenset(b"xX"), ord("L"), ord("1")
 
 
 class _Unclear(Exception):
@@ -75,32 +75,51 @@ class _Skimming:
 
     def member(self, at: int) -> int | None:
         """Where the member at ``at`` ends; None if there is none. Raises ``_Unclear``."""
-        size_in_pax = -1
+        records, long_name, before = PaxRecords(), b"", 0
         while True:
             block = self._bytes(at, BLOCK)
-            if len(block) < BLOCK or block == _ZEROS:
+            if len(block) < BLOCK or (block == _ZEROS and not before):
                 return None
             kind, size = block[156], _size_of(block[124:136])
             if kind not in _PLAIN or size < 0 or not is_header(block):
                 raise _Unclear
             if kind not in _BEFORE:
-                size = size if size_in_pax < 0 else size_in_pax
-                if at + size > LARGEST - 2 * BLOCK:
-                    raise _Unclear
-                return at + BLOCK + (0 if kind == _LINK else filled_up(size))
-            if kind == _PAX:
-                size_in_pax = self._size_in(at + BLOCK, size)
+                return at + BLOCK + filled_up(self._stored(at, block, records, long_name))
+            before += size
+            if before > MOST_HEADERS:
+                raise _Unclear
+            if kind in _PAX:
+                records = self._records_in(at + BLOCK, size)
+            elif kind == _LONG_NAME:
+                long_name = self._bytes(at + BLOCK, size).partition(b"\0")[0]
             at += BLOCK + filled_up(size)
 
-    def _size_in(self, at: int, size: int) -> int:
-        """What a pax header says of the size of the contents; -1: nothing. Raises ``_Unclear``."""
-        if size > MOST_RECORDS:
-            raise _Unclear
-        body = self._bytes(at, size)
-        if b"size=" not in body:
-            return -1
+    def _stored(self, at: int, block: bytes, records: PaxRecords, long_name: bytes) -> int:
+        """Return the bytes of data that follow the header ``block`` at ``at``. Raises ``_Unclear``."""
+        kind, size = block[156:157], number(block[124:136])
+        if not has_data(kind, full_name(records, long_name, block)):
+            return 0
         try:
-            return parsed_records(body).number(b"size", -1)
+            size = records.number(b"size", size)
+        except ValueError:
+            raise _Unclear from None
+        if at + size > LARGEST - 2 * BLOCK:
+            raise _Unclear
+        if kind[0] == _LINK:
+            return link_data(self._block, at + BLOCK, size)
+        return size
+
+    def _block(self, at: int) -> bytes:
+        block = self._bytes(at, BLOCK)
+        return block if len(block) == BLOCK else b""
+
+    def _records_in(self, at: int, size: int) -> PaxRecords:
+        """Return what a pax header says of the size and the name; nothing if it has neither. Raises ``_Unclear``."""
+        body = self._bytes(at, size)
+        if not (b"size=" in body or b"path=" in body or b"sparse.name=" in body):
+            return PaxRecords()
+        try:
+            return parsed_records(body)
         except ValueError:
             raise _Unclear from None
 

@@ -43,7 +43,7 @@ BY_HAND_OF: Mapping[str, Collection[str]] = {
     "psync": {"manifest"},
     "pverify": {"manifest"},
     "pstripe": {"stripe"},
-    "ptar": {"extract", "list", "file", "directory", "strip-components", "gzip", "zstd"},
+    "ptar": {"extract", "list", "file", "directory", "strip-components", "sparse-limit", "gzip", "zstd"},
 }
 """The same, of one program: with ``--stripe`` pstripe changes layouts, without it it looks at them."""
 

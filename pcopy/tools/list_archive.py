@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from pcopy.archive.member import LINK, SYMLINK, Member
 from pcopy.archive.reader import Damage, FoundMember, Read, members
+from pcopy.archive.records import LARGEST
 from pcopy.errors import HINDRANCES, INCOMPLETE, OK, Refused, hindrance
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.throttle import Throttle
@@ -100,7 +101,7 @@ class ArchiveListing:
         if self._signature is not None:
             read = Ahead(_limited(read, self._options.bwlimit)).read
             digests = MemberDigests(read, algorithm(self._options.hash), self._options.block_size)
-        for each in members(read, number_of):
+        for each in members(read, number_of, most_extents=self._options.sparse_limit or LARGEST):
             if isinstance(each, Damage):
                 self.damaged(each)
             elif self._wanted.selects(each.member, self._selection):

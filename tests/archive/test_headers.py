@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pcopy.archive.acl_text import from_text, to_text
 from pcopy.archive.headers import header_of, header_size, whole_size
 from pcopy.archive.index import Index, packed, unpacked
-from pcopy.archive.member import BLOCK, DIRECTORY, FILE, SYMLINK, Member, Unsafe, safe_path
+from pcopy.archive.member import BLOCK, DIRECTORY, FILE, SYMLINK, Extents, Member, Unsafe, safe_path
 from pcopy.archive.reader import Damage, FoundMember, members
 from pcopy.archive.skim import skim
 
@@ -35,7 +35,7 @@ def laid(gaps: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 @st.composite
 def described(draw: Any) -> Member:
     name, size = draw(NAME), draw(st.one_of(st.integers(0, 5000), st.integers(0, 1 << 45)))
-    extents = draw(st.one_of(st.none(), EXTENTS.map(laid)))
+    extents = draw(st.one_of(st.none(), EXTENTS.map(laid).map(Extents.of)))
     if extents is not None:
         size = sum(extents[-1]) + draw(st.integers(0, 10_000)) if extents else size
     xattrs = draw(st.dictionaries(st.sampled_from(["user.a", "user.b=c%d", "trusted.x"]), st.binary(min_size=1)))

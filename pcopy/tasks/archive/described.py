@@ -54,7 +54,7 @@ class Described(NamedTuple):
     def record(self) -> KeyValue:
         """To be sorted; the value begins with the size of the member in the archive. Equal items have equal ones."""
         size = whole_size(self.member)
-        value = marshal.dumps((*self[:5], tuple(self.member), self.names), 2)  # later versions depend on references
+        value = marshal.dumps((*self[:5], self.member.primitives, self.names), 2)  # later versions depend on references
         return key_of(self.root, self.path, self.name), size.to_bytes(8, "big") + value
 
 
@@ -74,7 +74,7 @@ def size_in(value: bytes) -> int:
 
 def described_in(value: bytes) -> Described:
     root, path, name, inode, ctime, member, names = marshal.loads(memoryview(value)[8:])
-    return Described(root, path, name, inode, ctime, Member(*member), names)
+    return Described(root, path, name, inode, ctime, Member.from_primitives(member), names)
 
 
 class Describing:
@@ -188,10 +188,10 @@ def _extents_of(directory: int, name: bytes, version: Version) -> Extents | None
     try:
         if Version.of(status_of(reading, on_source=True)) != version:
             return None  # whoever writes it tells of it
-        extents = tuple((start, end - start) for start, end in data_extents(reading, 0, version.size))
+        extents = Extents.of((start, end - start) for start, end in data_extents(reading, 0, version.size))
     finally:
         close_read(reading)
-    return extents if sum(length for _, length in extents) < version.size else None
+    return extents if extents.stored < version.size else None
 
 
 def as_link(described: Described, first: Described) -> Described:

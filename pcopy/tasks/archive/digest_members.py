@@ -154,8 +154,12 @@ def begin_parts(rank: Rank, result: Result, found: FoundMember) -> None:
     rank.own(LargeMembers).open(found.offset, LargeMember(found, [b""] * len(starts)), len(starts), result)
     for part, start in enumerate(starts):
         size = min(chunk, member.size - start)
-        task = DigestPart(found.offset, part, found.data + start, size, marshal.dumps(member.extents), rank.number)
+        task = DigestPart(found.offset, part, found.data + start, size, _packed(member.extents), rank.number)
         result.spawn(task, size)
+
+
+def _packed(extents: Extents | None) -> bytes:
+    return marshal.dumps(None if extents is None else extents.packed)
 
 
 class DigestPart(Kind, code=184, doing="reading a part of a member", is_note=False):
@@ -174,7 +178,8 @@ class DigestPart(Kind, code=184, doing="reading a part of a member", is_note=Fal
 
     def run(self, rank: Rank, result: Result) -> Steps:
         hasher, told, root = rank.hashing.hasher(), None, b""
-        extents: Extents | None = marshal.loads(self.extents)
+        packed = marshal.loads(self.extents)
+        extents = None if packed is None else Extents.unpacked(packed)
         digests = digests_of(rank, rank.own(OpenArchive).read_all)
         try:
             for moved in throttled(digests.pass_through(hasher, self.data, self.size, extents), rank.throttle):

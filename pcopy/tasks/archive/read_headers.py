@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pcopy.archive.index import SUFFIX
 from pcopy.archive.reader import Damage, FoundMember, members
+from pcopy.archive.records import LARGEST
 from pcopy.archive.skim import skim
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.kernel.choose import kernel_name
@@ -130,6 +131,7 @@ class Span:
         self._end, self._last = end, TO_THE_END if end is None else end
         self._headers = rank.own(Headers).in_c if sorting.takes_plain else None
         self._window, self._opened = b"", start
+        self._most_extents = rank.options.sparse_limit or LARGEST
         self._is_dense = end is not None and end - start <= 2 * SPAN_BYTES
         self.at = start
         """Where the next member begins; -1 behind what is damaged."""
@@ -168,7 +170,8 @@ class Span:
     def _others(self, *, until_plain: bool) -> Stepwise[bool]:
         """Those that are not plain; after damage, and after a global header, all. May plain ones follow?"""
         has_damage = False
-        for number, each in enumerate(members(self._read, number_of, self.at, self._end, self.known)):
+        found = members(self._read, number_of, self.at, self._end, self.known, self._most_extents)
+        for number, each in enumerate(found):
             if isinstance(each, Damage):
                 self._sorting.damaged(each)
                 self.at, has_damage = -1, True

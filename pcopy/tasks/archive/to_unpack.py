@@ -50,7 +50,7 @@ class ToUnpack(NamedTuple):
     trouble: str = ""
 
     def packed(self) -> bytes:
-        return marshal.dumps((self.path, self.name, self.data, tuple(self.member), self.trouble))
+        return marshal.dumps((self.path, self.name, self.data, self.member.primitives, self.trouble))
 
     @classmethod
     def unpacked(cls, packed: bytes, path: bytes = b"", name: bytes = b"") -> ToUnpack:
@@ -59,7 +59,7 @@ class ToUnpack(NamedTuple):
             _, mode, uid, gid, data, size, mtime = _PLAIN.unpack(packed)
             return cls(path, name, data, Member(name, FILE, mode, uid, gid, mtime, size))
         path, name, data, told, trouble = marshal.loads(packed)
-        return cls(path, name, data, Member(*told), trouble)
+        return cls(path, name, data, Member.from_primitives(told), trouble)
 
 
 def is_plain(packed: bytes) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator
 from functools import partial
 
 from pcopy.archive.headers import header_of, stored_size
-from pcopy.archive.member import Extents, Member, filled_up
+from pcopy.archive.member import Member, filled_up
 from pcopy.fsio.close import close_read
 from pcopy.fsio.contents import cut_short, lent_buffer
 from pcopy.fsio.identity import Identity
@@ -140,7 +140,7 @@ class WriteChunk(Kind, code=139, doing="writing a part of", is_note=False):
     def _stretches(self, member: Member) -> Iterator[tuple[int, int, int]]:
         """Where data begin and end in the file, and where they belong in the archive."""
         at = self.at
-        extents: Extents = ((0, member.size),) if member.extents is None else member.extents
+        extents = ((0, member.size),) if member.extents is None else member.extents
         for first, length in extents:
             start, end = max(first, self.start), min(first + length, self.end)
             if start < end:
@@ -198,7 +198,7 @@ class FrameBuffer:
     def __init__(self, described: Described, start: int, end: int) -> None:
         member = described.member
         self._parts: list[bytes] = [header_of(member)] if not start else []
-        extents: Extents = ((0, member.size),) if member.extents is None else member.extents
+        extents = ((0, member.size),) if member.extents is None else member.extents
         self._size = sum(max(0, min(first + length, end) - max(first, start)) for first, length in extents)
         self._filling = filled_up(stored_size(member)) - stored_size(member) if end == member.size else 0
         self._got = 0

@@ -132,6 +132,8 @@ class Options(NamedTuple):
     """Does a job go on with the archive that an interrupted one has left?"""
     archive_interval: float = 60.0
     """Seconds after which it is recorded anew what is made of an archive."""
+    sparse_limit: int = 1 << 22
+    """The most stretches of data of a sparse member that is read; 0: any number."""
 
     @property
     def recodes(self) -> bool:

@@ -4,6 +4,7 @@
 
 #define BLOCK 512u
 #define LAST_SECOND ((uint64_t)1 << 33)
+#define MOST_HEADERS (1u << 20) /* as in pcopy.archive.reader */
 
 /* What a header before that of the member says of it. */
 typedef struct {
@@ -287,10 +288,37 @@ void pk_tar_members(pk_tar *tar)
     }
 }
 
-/* Does a pax header say how large the contents are? */
+/* Return 1 if a pax header may say how large the contents are. */
 static int tells_size(const char *body, size_t size)
 {
     return memmem(body, size, "size=", 5) != NULL;
+}
+
+/* Return 1 if the text of a header has a name that ends with a slash: no data follow such a member of the type of a
+ * file. */
+static int tells_directory(const char *body, size_t size, uint8_t kind)
+{
+    const size_t length = strnlen(body, size);
+    return kind == 'x' ? memmem(body, size, "/\n", 2) != NULL : kind == 'L' && length && body[length - 1] == '/';
+}
+
+/* Return 1 if the name in a header ends with a slash; also if it is empty, and a prefix may end so. */
+static int names_directory(const uint8_t *block)
+{
+    const size_t length = strnlen((const char *)block, 100);
+    return !length || block[length - 1] == '/';
+}
+
+/* Return the bytes of data, filled up, that follow the header of a member of a type that the loop below takes; -1 if
+ * pcopy.archive.skim has to say. */
+static int64_t data_after(const uint8_t *block, uint64_t size, int has_slash)
+{
+    const uint8_t kind = block[156];
+    if (!size || (kind >= '2' && kind <= '6'))
+        return 0;
+    if (kind == '1' || (kind != 'D' && (has_slash || names_directory(block))))
+        return -1;
+    return (int64_t)filled_up(size);
 }
 
 uint32_t pk_tar_skim(pk_tar *tar, uint64_t *begins_at)
@@ -298,8 +326,9 @@ uint32_t pk_tar_skim(pk_tar *tar, uint64_t *begins_at)
     uint32_t found = 0;
     tar->why = PK_TAR_MORE;
     while (found < tar->most) {
-        uint64_t at = tar->at, size;
+        uint64_t at = tar->at, size, before = 0;
         const uint8_t *block;
+        int has_slash = 0;
         for (;;) {
             block = block_at(tar, at);
             if (block == NULL)
@@ -310,17 +339,24 @@ uint32_t pk_tar_skim(pk_tar *tar, uint64_t *begins_at)
             tar->why = PK_TAR_MORE;
             if (!memchr("xLK", block[156], 3))
                 break;
-            const char *body = block[156] == 'x' ? body_at(tar, at + BLOCK, size) : "";
+            const char *body = body_at(tar, at + BLOCK, size);
             if (body == NULL)
                 return found;
-            if (block[156] == 'x' && tells_size(body, size)) {
+            before += size;
+            if (before > MOST_HEADERS || (block[156] == 'x' && tells_size(body, size))) {
                 tar->why = PK_TAR_OTHER;
                 return found;
             }
+            has_slash |= tells_directory(body, size, block[156]);
             at += BLOCK + filled_up(size);
         }
+        const int64_t data = data_after(block, size, has_slash);
+        if (data < 0) {
+            tar->why = PK_TAR_OTHER;
+            return found;
+        }
         begins_at[found++] = tar->at;
-        tar->at = at + BLOCK + (block[156] == '1' ? 0 : filled_up(size));
+        tar->at = at + BLOCK + (uint64_t)data;
     }
     return found;
 }

@@ -1,0 +1,165 @@
+"""Types of headers: what GNU tar unpacks says after which of them data stand; the reader and both skimmers agree."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from pcopy.archive.reader import Damage, FoundMember, members
+from pcopy.archive.skim import skim
+from tests.support import native
+
+MAGICS = {"v7": b"", "posix": b"ustar\x0000", "gnu": b"ustar  \0"}
+TYPES = [bytes([each]) for each in b"\x000123456789AIVZa"]
+END = bytes(1024)
+
+
+def header(name: bytes, kind: bytes = b"0", size: int = 0, magic: bytes = MAGICS["posix"], **fields: bytes) -> bytes:
+    """``link`` and ``size_field`` are put there as they are."""
+    block = bytearray(512)
+    block[: len(name)] = name
+    block[100:148] = b"0000755\0000000000\0000000000\0%011o\00014524770400\0" % size
+    block[156:157] = kind
+    for at, field in ((157, "link"), (124, "size_field")):
+        value = fields.get(field, b"")
+        block[at : at + len(value)] = value
+    block[257 : 257 + len(magic)] = magic
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)
+
+
+def item(name: bytes, data: bytes, kind: bytes = b"0", **fields: bytes) -> bytes:
+    return header(name, kind, len(data), **fields) + data + bytes(-len(data) % 512)
+
+
+def pax(text: bytes, kind: bytes = b"x") -> bytes:
+    return item(b"pax", text, kind)
+
+
+def read(data: bytes) -> list[FoundMember | Damage]:
+    return list(members(lambda at, size: data[at : at + size], lambda what, name: None))
+
+
+def names(data: bytes) -> list[str]:
+    return [each.member.name.decode().rstrip("/") for each in read(data) if isinstance(each, FoundMember)]
+
+
+def check_skimmed(data: bytes) -> None:
+    """Both skimmers find the members that the reader finds, as far as they understand the archive."""
+    found = [each.offset for each in read(data) if isinstance(each, FoundMember)]
+    ways = [list(skim(lambda at, size: data[at : at + size]))]
+    if not native.why_not():
+        from pcopy.fsio.kernel.native_tar import TarHeaders
+
+        ways.append(list(skim(lambda at, size: data[at : at + size], in_c=TarHeaders(None))))
+    for offsets in ways:
+        assert offsets == ways[0]
+        known = [0, *(each for each in offsets if each is not None)]
+        assert known == found[: len(known)]
+        assert None in offsets or len(known) == len(found)
+
+
+def unpacked_by_tar(data: bytes, place: Path) -> list[str]:
+    place.mkdir()
+    subprocess.run(["tar", "-xf", "-"], input=data, cwd=place, check=False, capture_output=True)
+    return sorted(path.name for path in place.iterdir())
+
+
+@pytest.mark.parametrize("magic", MAGICS)
+def test_data_follow_the_types_that_gnu_tar_unpacks_with_data(magic: str, tmp_path: Path) -> None:
+    """The block after a header that states 512 bytes is a header: who takes it for data has no ``inner``."""
+    if os.geteuid():
+        pytest.skip("needs root: makes devices")
+    more = {"magic": MAGICS[magic]}
+    for kind in TYPES:
+        for name in (b"q", b"q/"):
+            heads = [header(b"to"), header(name, kind, 512, link=b"to", **more)]
+            data = b"".join([*heads, header(b"inner", **more), header(b"after", **more), END])
+            case = tmp_path / f"{kind[0]}{'/' in name.decode()}"
+            wanted = unpacked_by_tar(data, case)
+            if kind == b"V":  # a label, of which nothing is made
+                wanted = [each for each in wanted if each != "q"]
+            assert sorted(names(data)) == wanted, (magic, kind, name)
+            check_skimmed(data)
+
+
+@pytest.mark.parametrize("kind", [b"\0", b"0", b"7"])
+def test_directory_by_its_long_name_has_no_data(kind: bytes) -> None:
+    """Whether the slash stands in a pax header, a long name of GNU tar, or behind a prefix that no name follows."""
+    long = b"d" * 120 + b"/"
+    prefixed = bytearray(header(b"", kind, 512))
+    prefixed[345:350] = b"above"
+    prefixed[148:156] = b" " * 8
+    prefixed[148:156] = b"%06o\0 " % sum(prefixed)
+    tails = header(b"inner") + header(b"after") + END
+    record = b"path=" + long + b"\n"
+    for head in (
+        pax(b"%d " % (len(record) + 4) + record) + header(b"d", kind, 512),
+        item(b"././@LongLink", long + b"\0", b"L") + header(b"d", kind, 512),
+        bytes(prefixed),
+    ):
+        found = read(head + tails)
+        assert [isinstance(each, FoundMember) and each.member.kind for each in found] == [b"5", b"0", b"0"]
+        check_skimmed(head + tails)
+
+
+def test_sparse_type_counts_only_in_the_format_that_has_it() -> None:
+    """In a header of GNU tar the block after it would be its data; elsewhere ``S`` is an unknown type, and a file."""
+    data = item(b"q", b"data", b"S") + header(b"after") + END
+    (first, last) = read(data)
+    assert isinstance(first, FoundMember) and isinstance(last, FoundMember)
+    assert (first.member.extents, first.member.size, first.stored) == (None, 4, 4)
+    assert "type that is not known" in first.remark
+    assert isinstance(read(item(b"q", b"data", b"S", magic=MAGICS["gnu"]) + END)[0], Damage)  # it has no map
+
+
+def test_hard_link_with_data_is_followed_by_the_next_member() -> None:
+    """As bsdtar reads what pax(1) allows; where no data stand there, the size means nothing."""
+    for contents in (b"some data", b"x" * 2000, b"\0" * 700 + b"x"):
+        data = item(b"a", contents) + item(b"b", contents, b"1", link=b"a") + header(b"after") + END
+        assert names(data) == ["a", "b", "after"]
+        check_skimmed(data)
+    for size in (512, 1, 4096, 1 << 32):
+        data = item(b"a", b"1") + header(b"b", b"1", size, link=b"a") + header(b"after") + END
+        assert names(data) == ["a", "b", "after"]
+        check_skimmed(data)
+    assert names(item(b"a", b"1") + header(b"b", b"1", 4096, link=b"a") + END) == ["a", "b"]
+
+
+def test_extended_header_of_solaris_is_one_of_pax() -> None:
+    record = b"path=longer\n"
+    data = pax(b"%d " % (len(record) + 3) + record, b"X") + header(b"short") + END
+    assert names(data) == ["longer"]
+    check_skimmed(data)
+
+
+@pytest.mark.parametrize("kind", [b"x", b"g"])
+def test_body_of_a_damaged_pax_header_is_not_read_as_members(kind: bytes) -> None:
+    data = item(b"pax", header(b"inner"), kind) + header(b"after") + END
+    found = read(data)
+    assert isinstance(found[0], Damage) and names(data) == ["after"]
+
+
+@pytest.mark.parametrize(
+    ("field", "size"),
+    [(b"00000000005\0", 5), (b"          5\0", 5), (b"5\0", 5), (b"5\0 garbage", 5), (b"\0" * 12, 0),
+     (b"\x80" + bytes(10) + b"\x05", 5), (b"000000000005", 5)],
+)  # fmt: skip
+def test_sizes_in_all_forms(field: bytes, size: int) -> None:
+    """As Python's tarfile reads them."""
+    data = (
+        header(b"a", size_field=field.ljust(12, b"\0"))
+        + (b"12345".ljust(512, b"\0") if size else b"")
+        + header(b"b")
+        + END
+    )
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        assert [(info.name, info.size) for info in archive] == [("a", size), ("b", 0)]
+    assert [isinstance(each, FoundMember) and each.member.size for each in read(data)] == [size, 0]
+    check_skimmed(data)
