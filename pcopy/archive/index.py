@@ -9,16 +9,21 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Sequence
-from itertools import takewhile
+from typing import BinaryIO
 
+from pcopy.archive.member import Pairs
 from pcopy.archive.records import LARGEST
 from pcopy.named import NamedTuple
 
 SUFFIX = b".idx"
 """Behind the name of the archive."""
 MAGIC, VERSION = b"#pcopy-tar-index", 1
-MOST_BYTES = 1 << 30
-"""Of an index: that of the largest archive is far smaller."""
+MOST_POINTS = 1 << 22
+"""Offsets of an index: they take 32 MiB of memory. ``ptar -c`` writes one for each MiB, at most."""
+MOST_FRAMES = 1 << 22
+"""Parts of an index, as of a seek table."""
+_LONGEST = 100
+"""Bytes of a line, at most."""
 _FRAME = re.compile(rb"frame ([0-9]{1,10}) ([0-9]{1,10})")
 _LINE = re.compile(rb"[0-9]{1,19}")
 
@@ -43,38 +48,69 @@ def packed(index: Index) -> bytes:
     return b"\n".join(lines)
 
 
-def unpacked(text: bytes, size: int, mtime: int) -> Index:
-    """The index of an archive that has this ``size`` and ``mtime``; raises ``ValueError`` if it is none of that."""
-    first, *lines = text.split(b"\n")
-    words = first.split(b" ")
-    if words[0] != MAGIC or len(words) != 4:
+def unpacked(stream: BinaryIO, size: int, mtime: int) -> Index:
+    """Return the index in ``stream``, of an archive that has this ``size`` and ``mtime``.
+
+    Line 1 is checked before anything else is read, and no line may be longer than any valid one. So memory is taken for
+    numbers only: 8 bytes for each offset, 16 for each part. Raises ``ValueError`` if it is no index, or not that of
+    this archive, and ``OSError``.
+    """
+    _check_first(stream.readline(_LONGEST), size, mtime)
+    line, frames = _frames(stream, size)
+    points = array("Q")
+    while line[:1] != b"e":
+        points.append(_point(line, points[-1] if points else -1))
+        if len(points) > MOST_POINTS:
+            raise ValueError(f"it has more than {MOST_POINTS:,} offsets")
+        line = _line(stream)
+    if not line.startswith(b"end ") or not _LINE.fullmatch(line[4:]) or stream.read(1):
+        raise ValueError("it has no end")
+    end = int(line[4:])
+    if end >= LARGEST:
+        raise ValueError("it ends behind the archive")
+    if (points[0] != 0 or points[-1] >= end) if points else end:
+        raise ValueError("its offsets are out of order")
+    return Index(size, mtime, points, end, frames)
+
+
+def _frames(stream: BinaryIO, size: int) -> tuple[bytes, Pairs]:
+    """Return the first line that describes no part of the archive, and the parts. Raises ``ValueError``."""
+    line, frames, compressed = _line(stream), Pairs(array("q")), 0
+    while (found := _FRAME.fullmatch(line)) is not None and compressed <= size:
+        if len(frames) == MOST_FRAMES:
+            raise ValueError(f"it has more than {MOST_FRAMES:,} parts")
+        compressed += int(found[1])
+        frames.numbers.extend((int(found[1]), int(found[2])))
+        line = _line(stream)
+    if frames and compressed != size:
+        raise ValueError("its parts are not those of the archive")
+    return line, frames
+
+
+def _point(line: bytes, before: int) -> int:
+    """Return the offset in a line, which is greater than the one ``before``. Raises ``ValueError``."""
+    if not _LINE.fullmatch(line):
+        raise ValueError("it holds what is no offset")
+    point = int(line)
+    if point <= before or point % 512 or point >= LARGEST:
+        raise ValueError("its offsets are out of order")
+    return point
+
+
+def _check_first(line: bytes, size: int, mtime: int) -> None:
+    """Raises ``ValueError``."""
+    words = line.rstrip(b"\n").split(b" ")
+    if words[0] != MAGIC or len(words) != 4 or not line.endswith(b"\n"):
         raise ValueError("it is no index of an archive")
     if words[1] != b"%d" % VERSION:
         raise ValueError("it has another version")
     if words[2:] != [b"%d" % size, b"%d" % mtime]:
         raise ValueError("the archive has changed since it was made")
-    if len(lines) < 2 or lines[-1] or not lines[-2].startswith(b"end ") or not _LINE.fullmatch(lines[-2][4:]):
-        raise ValueError("it has no end")
-    matches = [*takewhile(bool, map(_FRAME.fullmatch, lines))]
-    frames = [(int(found[1]), int(found[2])) for found in matches if found]
-    lines = lines[len(frames) :]
-    if frames and sum(compressed for compressed, _ in frames) != size:
-        raise ValueError("its parts are not those of the archive")
-    if not all(map(_LINE.fullmatch, lines[:-2])):
-        raise ValueError("it holds what is no offset")
-    points, end = array("Q", map(int, lines[:-2])), int(lines[-2][4:])
-    if end >= LARGEST:
-        raise ValueError("it ends behind the archive")
-    _check_order(points, end)
-    return Index(size, mtime, points, end, frames)
 
 
-def _check_order(points: Sequence[int], end: int) -> None:
-    """Raises ``ValueError`` unless they cover all of the archive up to its end."""
-    at = -1
-    for point in points:
-        if point <= at or point % 512 or point >= end:
-            raise ValueError("its offsets are out of order")
-        at = point
-    if points[0] != 0 if points else end:
-        raise ValueError("its offsets are out of order")
+def _line(stream: BinaryIO) -> bytes:
+    """Return the next line, without its newline. Raises ``ValueError``."""
+    line = stream.readline(_LONGEST)
+    if not line.endswith(b"\n"):
+        raise ValueError("it has a line that is too long" if len(line) == _LONGEST else "it has no end")
+    return line[:-1]

@@ -9,7 +9,7 @@ import os
 import stat
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, overload
+from typing import Any, Self, overload
 
 from pcopy.named import NamedTuple
 
@@ -32,34 +32,29 @@ _OF_MODE = {
 _FORMAT = {kind: mode for mode, kind in _OF_MODE.items()} | {LINK: stat.S_IFREG}
 
 
-class Extents(Sequence[tuple[int, int]]):
-    """The stretches of a sparse file that hold data, as pairs of offset and length; 16 bytes of memory for each."""
+class Pairs(Sequence[tuple[int, int]]):
+    """Pairs of numbers, packed: 16 bytes of memory for each."""
 
     __slots__ = ("numbers",)
 
     def __init__(self, numbers: array[int]) -> None:
-        """``numbers``: offsets and lengths in turn, of type code ``q``."""
+        """``numbers``: first and second ones in turn, of type code ``q``."""
         self.numbers = numbers
 
     @classmethod
-    def of(cls, pairs: Iterable[tuple[int, int]]) -> Extents:
-        """Return the extents that ``pairs`` list."""
+    def of(cls, pairs: Iterable[tuple[int, int]]) -> Self:
+        """Return them packed."""
         return cls(array("q", (number for pair in pairs for number in pair)))
 
     @classmethod
-    def unpacked(cls, packed: bytes) -> Extents:
-        """Return the extents of which ``packed`` was made."""
+    def unpacked(cls, packed: bytes) -> Self:
+        """Return the pairs of which ``packed`` was made."""
         return cls(array("q", packed))
 
     @property
     def packed(self) -> bytes:
-        """The extents as bytes, in the byte order of this host."""
+        """The pairs as bytes, in the byte order of this host."""
         return self.numbers.tobytes()
-
-    @property
-    def stored(self) -> int:
-        """The sum of all lengths."""
-        return sum(memoryview(self.numbers)[1::2])
 
     def __len__(self) -> int:
         return len(self.numbers) // 2
@@ -71,18 +66,29 @@ class Extents(Sequence[tuple[int, int]]):
     @overload
     def __getitem__(self, index: int) -> tuple[int, int]: ...
     @overload
-    def __getitem__(self, index: slice) -> Extents: ...
-    def __getitem__(self, index: int | slice) -> tuple[int, int] | Extents:
+    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: int | slice) -> tuple[int, int] | Self:
         if isinstance(index, slice):
-            return Extents.of([self[at] for at in range(*index.indices(len(self)))])
+            return self.of([self[at] for at in range(*index.indices(len(self)))])
         at = range(len(self))[index]
         return self.numbers[2 * at], self.numbers[2 * at + 1]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Extents) and self.numbers == other.numbers
+        return isinstance(other, Pairs) and self.numbers == other.numbers
 
     def __hash__(self) -> int:
         return hash(self.packed)
+
+
+class Extents(Pairs):
+    """The stretches of a sparse file that hold data: offset and length of each."""
+
+    __slots__ = ()
+
+    @property
+    def stored(self) -> int:
+        """The sum of all lengths."""
+        return sum(memoryview(self.numbers)[1::2])
 
 
 class Member(NamedTuple):

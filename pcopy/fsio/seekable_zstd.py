@@ -14,7 +14,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import cache, partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -86,8 +86,13 @@ class SeekTable(NamedTuple):
         return self.contents_at[-1]
 
     @classmethod
-    def of(cls, frames: Sequence[Frame]) -> SeekTable:
-        return cls(_sums([frame.compressed for frame in frames]), _sums([frame.size for frame in frames]))
+    def of(cls, frames: Iterable[tuple[int, int]]) -> SeekTable:
+        """Return the table of frames of which the bytes in the file and those of the contents are given."""
+        at, contents_at = array("Q", [0]), array("Q", [0])
+        for compressed, size in frames:
+            at.append(at[-1] + compressed)
+            contents_at.append(contents_at[-1] + size)
+        return cls(at, contents_at)
 
     @classmethod
     def read(cls, descriptor: int, size: int) -> SeekTable | None:

@@ -124,8 +124,8 @@ def test_acls_in_the_words_of_others() -> None:
 def test_an_index_that_does_not_fit_is_none() -> None:
     index = Index(4096, 5, [0, 512, 2048], 3072, ((4000, 1), (96, 2)))
     text = packed(index)
-    again = unpacked(text, 4096, 5)
-    assert (list(again.points), again.end, again.frames) == ([0, 512, 2048], 3072, [(4000, 1), (96, 2)])
+    again = unpacked(io.BytesIO(text), 4096, 5)
+    assert (list(again.points), again.end, list(again.frames)) == ([0, 512, 2048], 3072, [(4000, 1), (96, 2)])
     for damaged in (
         *(text[:at] for at in range(len(text))),
         text.replace(b" 1 ", b" 2 ", 1), text.replace(b"512", b"513"), text.replace(b"2048", b"100"),
@@ -133,10 +133,10 @@ def test_an_index_that_does_not_fit_is_none() -> None:
         text.replace(b"0\n512\n2048\n", b""), text.replace(b"3072", b"9223372036854775808"),
     ):  # fmt: skip
         with pytest.raises(ValueError):
-            unpacked(damaged, 4096, 5)
+            unpacked(io.BytesIO(damaged), 4096, 5)
     for size, mtime in ((4097, 5), (4096, 6)):
         with pytest.raises(ValueError, match="has changed"):
-            unpacked(text, size, mtime)
+            unpacked(io.BytesIO(text), size, mtime)
 
 
 def test_kinds_that_have_no_contents(tmp_path: Path) -> None:

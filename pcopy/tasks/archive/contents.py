@@ -14,11 +14,11 @@ from collections import OrderedDict
 from contextlib import suppress
 from functools import partial
 
-from pcopy.archive.index import MOST_BYTES, SUFFIX, Index, unpacked
+from pcopy.archive.index import SUFFIX, Index, unpacked
 from pcopy.errors import Refused
 from pcopy.fsio.patience import patiently
 from pcopy.fsio.problem import Problem, failing
-from pcopy.fsio.seekable_zstd import LARGEST_FRAME, Frame, SeekTable, read_frame
+from pcopy.fsio.seekable_zstd import LARGEST_FRAME, SeekTable, read_frame
 from pcopy.fsio.source import status_of
 from pcopy.tasks.archive.one_stream import compressed_by
 from pcopy.text import for_shell, shown
@@ -125,12 +125,11 @@ class ArchiveContents:
             if told.st_uid not in (status.st_uid, os.geteuid(), 0):  # anybody may make one in a directory like /tmp
                 raise ValueError("it belongs to somebody else than the archive")
             with open(beside, "rb", closefd=False) as stream:
-                text = stream.read(MOST_BYTES)
+                index = unpacked(stream, status.st_size, status.st_mtime_ns)
         except OSError as error:
             raise ValueError(error.strerror) from None
         finally:
             os.close(beside)
-        index = unpacked(text, status.st_size, status.st_mtime_ns)
         size = sum(size for _, size in index.frames) or (self._table.size if self._table else status.st_size)
         if index.end > size:
             raise ValueError("it ends behind the archive")
@@ -141,11 +140,11 @@ class ArchiveContents:
             index = self.index()
         except ValueError as error:
             raise self._refusal("gzip", f"its index does not fit: {error}") from None
-        if index is None or not index.frames:
+        if index is None or not len(index.frames):
             raise self._refusal("gzip", "there is no index beside it that tells where its parts are")
         if any(size > LARGEST_FRAME for _, size in index.frames):
             raise self._refusal("gzip", "its parts are too large")
-        return SeekTable.of([Frame(*each) for each in index.frames])
+        return SeekTable.of(index.frames)
 
     def _refusal(self, program: str, why: str) -> OneStream:
         return OneStream(self._way(program, why), program, why)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
-from pcopy.archive.index import SUFFIX
+from pcopy.archive.index import SUFFIX, Index
 from pcopy.archive.reader import Damage, FoundMember, members
 from pcopy.archive.records import LARGEST
 from pcopy.archive.skim import skim
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 SPAN_MEMBERS = 256
 SPAN_BYTES = 1 << 20
 """Members and bytes with which a span is long enough for a task."""
+MOST_SPANS = 1 << 16
+"""Offsets of an index up to which each one begins a span, as it does in those that ``ptar -c`` writes."""
 TO_THE_END = 1 << 62
 """The end of a span that goes on to the end of the archive."""
 _GAP = 64 << 10
@@ -54,9 +56,7 @@ def find_spans(rank: Rank, result: Result, task_of: Callable[[int, int], Kind]) 
         rank.stop(f"the archive cannot be read: {problem.operation}: {problem.strerror}")
         return
     if known is not None:
-        for start, end in pairwise([*known.points, known.end]):
-            result.spawn(task_of(start, end), end - start)
-        result.spawn(task_of(known.end, TO_THE_END), CALL_COST)
+        yield from _known_spans(known, result, task_of)
         return
     start, number = 0, 0
     try:
@@ -72,6 +72,18 @@ def find_spans(rank: Rank, result: Result, task_of: Callable[[int, int], Kind]) 
     except Problem:  # whoever reads what follows tells of it
         pass
     result.spawn(task_of(start, TO_THE_END), SPAN_BYTES)
+
+
+def _known_spans(known: Index, result: Result, task_of: Callable[[int, int], Kind]) -> Steps:
+    """Spawn the tasks for the spans of an index; those of an index with far too many offsets are joined."""
+    start, least = 0, SPAN_BYTES if len(known.points) > MOST_SPANS else 1
+    for number, point in enumerate(chain(known.points, [known.end])):
+        if point - start >= (1 if point == known.end else least):
+            result.spawn(task_of(start, point), point - start)
+            start = point
+        if not number % ITEMS_PER_SLICE:
+            yield None
+    result.spawn(task_of(known.end, TO_THE_END), CALL_COST)
 
 
 class ReadSpan(Kind, code=143, doing="reading headers", is_note=False):

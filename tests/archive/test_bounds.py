@@ -1,0 +1,195 @@
+"""Files from outside cost memory and time in proportion to what is taken from them; limits hold to the number.
+
+Peak memory is that of a process of its own, beyond what it has before it reads (``VmHWM``). Time is counted as work:
+bytes that are asked for, and calls.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pcopy.archive.member import Extents
+from pcopy.archive.reader import MOST_HEADERS, Damage, FoundMember, members
+from tests.archive.test_types import END, header, item, pax
+
+MIB = 1 << 20
+_MEASURE = """\
+import sys, io
+from pathlib import Path
+from pcopy.archive.index import unpacked
+from pcopy.archive.reader import members
+def peak():
+    return int(next(l for l in open('/proc/self/status') if l.startswith('VmHWM')).split()[1]) << 10
+before = peak()
+try:
+    {what}
+except ValueError as error:
+    print(error, file=sys.stderr)
+print(peak() - before)
+"""
+
+
+def peak_of(what: str, *arguments: object) -> tuple[int, str]:
+    """Return the bytes of memory that a statement takes in a process of its own, and what it says on standard error."""
+    program = _MEASURE.format(what=what)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)], check=True, capture_output=True, text=True
+    )
+    return int(done.stdout), done.stderr
+
+
+READ_INDEX = "found = unpacked(open(sys.argv[1], 'rb'), 1 << 40, 5)"
+FIRST = b"#pcopy-tar-index 1 1099511627776 5\n"
+
+
+@pytest.mark.parametrize(
+    ("begin", "rest", "why"),
+    [
+        (b"", b"\n", "no index"),
+        (FIRST, b"\n", "no offset"),
+        (b"", b"x", "no index"),
+        (FIRST, b"0", "too long"),
+        (FIRST, b"frame 1 1\n", "more than 4,194,304 parts"),
+    ],
+    ids=["newlines", "newlines after line 1", "one line", "one line after line 1", "parts"],
+)
+def test_index_that_is_none_takes_no_memory(begin: bytes, rest: bytes, why: str, tmp_path: Path) -> None:
+    (tmp_path / "idx").write_bytes(begin + rest * (50 * MIB // len(rest)))
+    peak, said = peak_of(READ_INDEX, tmp_path / "idx")
+    assert why in said
+    assert peak < (128 if "parts" in why else 16) * MIB
+
+
+def test_index_takes_twice_its_offsets(tmp_path: Path) -> None:
+    """As many as are taken, and one more."""
+    from pcopy.archive.index import MOST_POINTS
+
+    for more in (0, 1):
+        with (tmp_path / "idx").open("wb") as stream:
+            stream.write(FIRST)
+            stream.writelines(b"%d\n" % (512 * number) for number in range(MOST_POINTS + more))
+            stream.write(b"end %d\n" % (512 * (MOST_POINTS + more)))
+        peak, said = peak_of(READ_INDEX, tmp_path / "idx")
+        assert (f"more than {MOST_POINTS:,} offsets" in said) == bool(more)
+        assert peak < 64 * MIB + 2 * 8 * MOST_POINTS
+
+
+def read(data: bytes, most: int = 4) -> list[FoundMember | Damage]:
+    return list(members(lambda at, size: data[at : at + size], lambda what, name: None, most_extents=most))
+
+
+def record(key: bytes, value: bytes) -> bytes:
+    bare = len(key) + len(value) + 3
+    length = next(n for n in range(bare, bare + 9) if n == bare + len(str(n)))
+    return b"%d %b=%b\n" % (length, key, value)
+
+
+def old_sparse(number: int) -> bytes:
+    """Stretches of one byte each, in GNU tar's old format."""
+    pairs = [b"%011o\0%011o\0" % (2 * each, 1) for each in range(number)]
+    data = b"d" * number
+    head = bytearray(header(b"s", b"S", len(data), magic=b"ustar  \0"))
+    head[386:482] = b"".join(pairs[:4]).ljust(96, b"\0")
+    head[482:495] = (b"\1" if pairs[4:] else b"\0") + b"%011o\0" % (2 * number)
+    head[148:156] = b" " * 8
+    head[148:156] = b"%06o\0 " % sum(head)
+    blocks = [b"".join(pairs[at : at + 21]).ljust(504, b"\0") for at in range(4, len(pairs), 21)]
+    more = b"".join(
+        block + (b"\1" if each < len(blocks) - 1 else b"\0") + bytes(7) for each, block in enumerate(blocks)
+    )
+    return bytes(head) + more + data + bytes(-len(data) % 512)
+
+
+def pax_sparse(number: int, version: str) -> bytes:
+    """The same, in one of the three versions of pax."""
+    data, words = b"d" * number, [b"%d" % value for each in range(number) for value in (2 * each, 1)]
+    if version == "1.0":
+        text = b"".join(word + b"\n" for word in [b"%d" % number, *words])
+        told = [
+            (b"GNU.sparse.major", b"1"),
+            (b"GNU.sparse.minor", b"0"),
+            (b"GNU.sparse.realsize", b"%d" % (2 * number)),
+        ]
+        return pax(b"".join(record(*each) for each in told)) + item(b"s", text + bytes(-len(text) % 512) + data)
+    told = [(b"GNU.sparse.size", b"%d" % (2 * number))]
+    if version == "0.1":
+        told.append((b"GNU.sparse.map", b",".join(words)))
+    else:
+        keys = (b"GNU.sparse.offset", b"GNU.sparse.numbytes") * number
+        told += zip(keys, words, strict=True)
+    return pax(b"".join(record(*each) for each in told)) + item(b"s", data)
+
+
+@pytest.mark.parametrize("form", ["old", "0.0", "0.1", "1.0"])
+def test_sparse_maps_are_limited(form: str) -> None:
+    """To as many stretches as are allowed; one more is refused, the option named, and the next member read."""
+    for most in (4, 5, 100):
+        for number in (most, most + 1):
+            whole = old_sparse(number) if form == "old" else pax_sparse(number, form)
+            first, last = read(whole + header(b"after") + END, most)
+            assert isinstance(last, FoundMember) and last.member.name == b"after"
+            if number > most:
+                assert isinstance(first, Damage)
+                assert f"more than {most:,} entries; --sparse-limit N allows more" in first.text
+                continue
+            assert isinstance(first, FoundMember)
+            assert first.member.extents == Extents.of((2 * each, 1) for each in range(number))
+
+
+@pytest.mark.parametrize("form", ["old", "1.0"])
+def test_sparse_map_takes_few_times_16_bytes_an_extent(form: str, tmp_path: Path) -> None:
+    number = 400_000
+    (tmp_path / "a").write_bytes((old_sparse(number) if form == "old" else pax_sparse(number, form)) + END)
+    what = (
+        "import os\n    stream = os.open(sys.argv[1], os.O_RDONLY)\n"
+        "    read = lambda at, size: os.pread(stream, size, at)\n"
+        "    found = list(members(read, lambda *_: None))\n    assert len(found[0].member.extents) == 400_000"
+    )
+    peak, _ = peak_of(what, tmp_path / "a")
+    assert peak < 16 * MIB + 3 * 16 * number + len(bytes(2 * MIB)) * 8
+
+
+@pytest.mark.parametrize("kind", [b"x", b"L", b"K", b"g"])
+def test_headers_of_one_member_are_limited_in_sum(kind: bytes) -> None:
+    """At the limit the member is there; beyond it is damage, its body is no member, and the next one is read."""
+    half = MOST_HEADERS // 2
+    overhead = len(record(b"comment", b"c" * half)) - half
+    for more in (0, 1):
+        lengths = (half, half + more)
+        bodies = [b"n" * length for length in lengths]
+        if kind in (b"x", b"g"):
+            bodies = [record(b"comment", b"c" * (length - overhead)) for length in lengths]
+        assert sum(map(len, bodies)) == MOST_HEADERS + more
+        data = b"".join(item(b"e", body, kind) for body in bodies) + header(b"a") + header(b"after") + END
+        found = read(data)
+        assert isinstance(found[-1], FoundMember) and found[-1].member.name == b"after"
+        wanted = kind == b"g" or not more  # each global header counts alone
+        assert all(isinstance(each, FoundMember) for each in found) == wanted, (kind, more)
+
+
+def test_global_header_costs_once() -> None:
+    """Its records are not gone through for each member: the calls of a profile are as many as without it."""
+    import cProfile
+    import pstats
+
+    def calls(data: bytes) -> int:
+        profile = cProfile.Profile()
+        assert len(profile.runcall(read, data)) == 500
+        return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
+
+    some = b"".join(header(b"f%d" % number) for number in range(500)) + END
+    records = b"".join(record(b"vendor.%d" % number, b"v") for number in range(20_000))
+    assert len(records) < MOST_HEADERS
+    once = calls(pax(records, b"g") + some) - calls(some)
+    twice = calls(pax(records, b"g") + some[:-1024].replace(b"f1", b"g1") + END) - calls(some)
+    assert once < 20 * 20_000 and twice < 20 * 20_000
+
+
+def test_global_header_with_attributes_is_damage() -> None:
+    for key in (b"SCHILY.xattr.user.a", b"GNU.sparse.map", b"LIBARCHIVE.xattr.user.a", b"SCHILY.acl.access"):
+        found = read(pax(record(key, b"1"), b"g") + header(b"after") + END)
+        assert [type(each) for each in found] == [Damage, FoundMember], key
