@@ -431,8 +431,7 @@ def _contents(source: Source, head: _Head, records: PaxRecords, plain: StoredCon
     """Those of a file that may be sparse. Raises ``ValueError`` and ``Broken``."""
     data, stored = plain.data, plain.stored
     if head.block[156:157] == _OLD_SPARSE and is_gnu(head.block):
-        extents, size, used = _old_sparse(source, head.at, head.block)
-        source.after[head.start] += used
+        extents, size, used = _old_sparse(source, head)
         found = StoredContents(data + used, stored, size, extents)
     elif records.is_sparse:
         extents, size, used = _sparse(source, data, stored, records)
@@ -471,8 +470,9 @@ def _sparse(source: Source, data: int, stored: int, records: PaxRecords) -> tupl
     return checked(extents, size), size, used
 
 
-def _old_sparse(source: Source, at: int, block: bytes) -> tuple[Extents, int, int]:
+def _old_sparse(source: Source, head: _Head) -> tuple[Extents, int, int]:
     """As ``_sparse``, of a header of GNU tar's own format; the blocks that go on with its map follow it."""
+    start, at, block = head
     found = array("q")
     _add_pairs(found, block[386:482])
     size, more, used = number(block[483:495]), block[482], 0
@@ -481,10 +481,12 @@ def _old_sparse(source: Source, at: int, block: bytes) -> tuple[Extents, int, in
         block = source.block(at + used)
         if not block:
             raise ValueError("the archive ends here, in the middle")
-        _add_pairs(found, block[:504])
-        if len(found) > 2 * source.most_extents:
-            raise too_many_extents(source.most_extents)
+        if len(found) <= 2 * source.most_extents:
+            _add_pairs(found, block[:504])
         more = block[504]
+    source.after[start] += used
+    if len(found) > 2 * source.most_extents:
+        raise too_many_extents(source.most_extents)
     return checked(Extents(found), size), size, used
 
 
