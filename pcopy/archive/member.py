@@ -159,6 +159,25 @@ def safe_path(name: bytes) -> bytes:
     return b"/".join(parts)
 
 
+def refusal(member: Member) -> str:
+    """Return why a member cannot be unpacked, whatever is in the target; empty if it can."""
+    try:
+        path = safe_path(member.name)
+    except Unsafe as unsafe:
+        return str(unsafe)
+    if not path and member.kind != DIRECTORY:
+        return "a member without a name"
+    return link_refusal(member) if member.kind == LINK else ""
+
+
+def link_refusal(member: Member) -> str:
+    """Return why a hard link cannot be made, whatever is in the target; empty if it can."""
+    try:
+        return "" if safe_path(member.link) else "it is a link to nothing"
+    except Unsafe:
+        return "it is a link to what lies outside of the directory"
+
+
 def order_key(path: bytes) -> bytes:
     """What sorts paths so that a directory comes before what is in it, and all of that beside each other."""
     return path.replace(b"/", b"\0")

@@ -13,7 +13,7 @@ import time
 from math import inf
 from typing import TYPE_CHECKING
 
-from pcopy.archive.member import LINK, SYMLINK, Member
+from pcopy.archive.member import LINK, SYMLINK, Member, refusal
 from pcopy.archive.reader import Damage, FoundMember, Read, members
 from pcopy.archive.records import LARGEST
 from pcopy.errors import HINDRANCES, INCOMPLETE, OK, Refused, hindrance
@@ -50,8 +50,7 @@ def list_archive(arguments: ArchiveArguments) -> int:
     try:
         source = StreamReader(descriptor, stream.program) if stream else ArchiveContents(descriptor, path)
         lacking = listing.go_through(source.read)
-        if isinstance(source, StreamReader):
-            source.check_rest()
+        source.check_rest()
         listing.end(lacking)
     except Problem as problem:
         listing.is_wrong(f"{problem.operation}: {problem.strerror}; what follows is not read")
@@ -125,6 +124,7 @@ class ArchiveListing:
             print(json.dumps(_values(member)))
         elif not told.quiet:
             print(_long(member, numeric=self._options.numeric_owner) if told.verbose else shown(member.name))
+        problem = problem or refusal(member) or found.trouble
         if problem:
             self.is_wrong(f"{shown(member.name)}: {problem}")
         elif self._signature is not None:

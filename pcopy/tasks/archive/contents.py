@@ -46,6 +46,8 @@ class ArchiveContents:
         self._path = path
         self._table: SeekTable | None = None
         self._kept: OrderedDict[int, bytes] = OrderedDict()
+        self._read = set[int]()
+        """The numbers of the parts that were read."""
         program = compressed_by(self._pread(0, 6))
         self._is_gzip = program == "gzip"
         size = status_of(descriptor, on_source=True).st_size
@@ -81,11 +83,20 @@ class ArchiveContents:
             data += frame[max(0, offset - begin) : offset + size - begin]
         return data
 
+    def check_rest(self) -> None:
+        """Read the parts that nobody has read. Raises ``Problem`` for the first one that is damaged."""
+        table = self._table
+        if table is not None:
+            for number in range(table.frames):
+                if number not in self._read:
+                    self._frame(table, number)
+
     def _frame(self, table: SeekTable, number: int) -> bytes:
         frame = self._kept.get(number)
         if frame is None:
             frame = self._gunzipped(table, number) if self._is_gzip else read_frame(self.descriptor, table, number)
             self._kept[number] = frame
+            self._read.add(number)
             if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         return frame

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from pcopy.archive.member import FILE, LINK
+from pcopy.archive.member import FILE, LINK, link_refusal
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE as FILE_TYPE
 from pcopy.signature.items import type_of
@@ -35,8 +35,9 @@ def foresee_archived(writer: PieceWriter, pieces: Iterable[PlacedPiece]) -> None
 def foresee_unpacked(rank: Rank, result: Result, members: Iterable[ToUnpack]) -> None:
     for each in members:
         member, place = each.member, place_of(each.path)
-        if each.trouble:
-            problem = Problem("extract", 0, text=each.trouble)
+        trouble = each.trouble or (link_refusal(member) if member.kind == LINK else "")
+        if trouble:
+            problem = Problem("extract", 0, text=trouble)
             result.fail(place, each.name, problem, member.size, retry=Tried.NEVER)
             continue
         kind = {FILE: FILE_TYPE, LINK: HARD_LINK}.get(member.kind) or type_of(member.st_mode)
