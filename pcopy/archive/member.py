@@ -112,7 +112,7 @@ class Member(NamedTuple):
     group: bytes = b""
 
     @property
-    def primitives(self) -> tuple[object, ...]:
+    def primitives(self) -> tuple[Any, ...]:
         """The fields as values that ``marshal`` takes; ``from_primitives`` is the inverse."""
         return tuple(self if self.extents is None else (*self[:10], self.extents.packed, *self[11:]))
 

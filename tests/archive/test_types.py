@@ -7,6 +7,7 @@ import os
 import subprocess
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,7 +77,7 @@ def test_data_follow_the_types_that_gnu_tar_unpacks_with_data(magic: str, tmp_pa
     """The block after a header that states 512 bytes is a header: who takes it for data has no ``inner``."""
     if os.geteuid():
         pytest.skip("needs root: makes devices")
-    more = {"magic": MAGICS[magic]}
+    more: Any = {"magic": MAGICS[magic]}
     for kind in TYPES:
         for name in (b"q", b"q/"):
             heads = [header(b"to"), header(name, kind, 512, link=b"to", **more)]
