@@ -88,7 +88,7 @@ def add_kept(parser: ArgumentParser) -> None:
     add("--chown", metavar="USER:GROUP", type=taking(parse_owner), default=_DEFAULTS.preserve.chown,
         help="owner and group of all copies, names or numbers; either may be left out")  # fmt: skip
     add("--modify-window", metavar="SECONDS", type=taking(at_least_0), default=_DEFAULTS.modify_window,
-        help="times that differ by no more than this are equal (default 0, in whole seconds)")  # fmt: skip
+        help="times that differ by no more than this are equal (default 0)")  # fmt: skip
 
 
 def add_proof(parser: ArgumentParser) -> None:

@@ -20,6 +20,11 @@ from pcopy.fsio.source import Version, check_unchanged, open_to_read, status_of
 FAR = 2**63 - 1
 """Nanoseconds from 1970 that 64 bits no longer hold."""
 
+TIME_STEPS = (100, 1_000, 10_000_000, 1_000_000_000, 2_000_000_000)
+"""Nanoseconds to which times are cut: by SMB and NTFS, network file systems, exFAT, ext3 and HFS+, FAT; and by tools.
+
+They stand in ``native/internal.h``, too."""
+
 
 class Status(Protocol):
     """What of an item's status decides."""
@@ -43,20 +48,31 @@ class Decision(Enum):
 
 
 def decide(policy: str, modify_window: int, source: Status, target: Status, *, contents: bool = False) -> Decision:
-    """Applies ``policy`` (``pcopy.tasks.base.job.EXISTING``); ``modify_window`` is in seconds.
+    """Return what ``policy`` (``pcopy.tasks.base.job.EXISTING``) does with ``target``; ``modify_window`` is in seconds.
 
     With ``contents`` what is to be skipped must still be compared (``same_contents``); times don't count then.
-    Times are compared in whole seconds, because file systems differ in what they keep of the rest. An item of another
-    type is never taken for the same.
+    ``changed`` and ``newer`` replace an item of another type. ``newer`` skips a later one, and decides as ``changed``
+    does if the times are equal (``are_times_equal``).
     """
     if policy not in ("changed", "newer"):
         return Decision(policy)
     if stat.S_IFMT(source.st_mode) != stat.S_IFMT(target.st_mode):
         return Decision.REPLACE
-    later = source.st_mtime_ns // 10**9 - target.st_mtime_ns // 10**9
-    if policy == "newer":
-        return Decision.REPLACE if later > modify_window else Decision.SKIP
+    if policy == "newer" and not are_times_equal(source.st_mtime_ns, target.st_mtime_ns, modify_window):
+        return Decision.REPLACE if source.st_mtime_ns > target.st_mtime_ns else Decision.SKIP
     return Decision.SKIP if alike(source, target, modify_window, contents=contents) else Decision.REPLACE
+
+
+def are_times_equal(source: int, target: int, modify_window: int) -> bool:
+    """Return True if ``target`` is the modification time of an unchanged copy of an item that has the time ``source``.
+
+    Both are in nanoseconds since 1970. They are equal if they are the same, if ``target`` is ``source`` cut (rounded
+    down, as Linux cuts times, those before 1970, too) to one of ``TIME_STEPS``, or if they differ by ``modify_window``
+    seconds at most and that is not 0.
+    """
+    if source == target or abs(source - target) <= modify_window * 10**9:
+        return True
+    return any(source // step * step == target for step in TIME_STEPS)
 
 
 def alike(source: Status, target: Status, modify_window: int, *, contents: bool = False) -> bool:
@@ -70,7 +86,7 @@ def alike(source: Status, target: Status, modify_window: int, *, contents: bool 
         return False
     if (stat.S_ISBLK(source.st_mode) or stat.S_ISCHR(source.st_mode)) and source.st_rdev != target.st_rdev:
         return False
-    return contents or abs(source.st_mtime_ns // 10**9 - target.st_mtime_ns // 10**9) <= modify_window
+    return contents or are_times_equal(source.st_mtime_ns, target.st_mtime_ns, modify_window)
 
 
 def may_be_compared(source: Status, target: Status) -> bool:

@@ -5,6 +5,8 @@ difference, unless the user has asked for it by name: an owner without CAP_CHOWN
 
 An item is mended in place only if that can do no harm, else it is copied anew:
 - A file or node with several names is not: others of them may lie anywhere, and whoever has made them may not own it.
+- A regular file whose time is equal to its source's (``pcopy.fsio.existing.are_times_equal``) keeps it: its contents
+  may not have been compared, and with another time nobody could see later that they differ.
 - Nothing gets set-id bits or file capabilities so: its contents were looked at by size and time alone, if at all, and
   somebody else may hold it open for writing.
 """
@@ -30,6 +32,7 @@ from pcopy.fsio.attributes import (
     list_xattrs,
     needs_privilege,
 )
+from pcopy.fsio.existing import are_times_equal
 from pcopy.fsio.preserve import CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FSETID, Preserve, capable
 from pcopy.fsio.problem import Problem, failing
 from pcopy.named import NamedTuple
@@ -59,10 +62,8 @@ def is_same_moment(source: int, present: int, changed: int, window: int) -> bool
     ``changed`` is the item's ctime, which shows how exact that is: it is cut as all times are. ``window``: seconds that
     never count.
     """
-    if source == present:
+    if abs(source - present) <= window * 10**9:
         return True
-    if window:
-        return abs(source // 10**9 - present // 10**9) <= window
     return any(changed % step == 0 and source // step * step == present for step in _STEPS)
 
 
@@ -101,6 +102,8 @@ def _has_mode(source: Owned, present: Owned, preserve: Preserve) -> bool:
 
 def _has_time(source: Owned, present: Owned, preserve: Preserve, window: int) -> bool:
     if not preserve.timestamps:
+        return True
+    if stat.S_ISREG(source.st_mode) and are_times_equal(source.st_mtime_ns, present.st_mtime_ns, window):
         return True
     return is_same_moment(source.st_mtime_ns, present.st_mtime_ns, present.st_ctime_ns, window)
 

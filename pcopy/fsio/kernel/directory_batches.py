@@ -213,7 +213,7 @@ class MendWithin(OfNames[DoneWithin]):
 class CompareWithin(OfNames[DoneWithin]):
     """Opens the directories ``names`` of ``directory`` and of ``target``, which have these ``inodes`` there and
     ``others`` here, and lie on these ``devices``, and compares what is in them by ``wanted`` (the bits of
-    ``pcopy.tasks.compare.properties``; no attributes). Times may differ by ``window`` whole seconds, if it is not 0.
+    ``pcopy.tasks.compare.properties``; no attributes). Times may differ by ``window`` seconds.
 
     Directories with more than ``most`` names on a side, of 255 at most, want ``CARE``.
     """

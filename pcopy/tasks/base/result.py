@@ -244,8 +244,12 @@ class Result(counts.Counted):
             self._fail(place, name, problem, size, retry, retry_in, touched=touched)
 
     def _is_to_go(self, problem: Problem) -> bool:
-        """Is a directory in the way that is deleted, if anything may be?"""
-        return problem.is_full and self._rank.options.delete and self.phase < Phase.DELETE
+        """Return True if a directory is in the way that is deleted, if anything may be.
+
+        ``--existing newer`` deletes none for that: such an item has failed.
+        """
+        options = self._rank.options
+        return problem.is_full and options.delete and not options.keeps and self.phase < Phase.DELETE
 
     def _wait(self, place: Place, name: bytes, retry: Again) -> None:
         """In AGAIN the item is copied, or fails for good: names of an inode together, as in a job that is resumed."""

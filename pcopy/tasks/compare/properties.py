@@ -122,7 +122,7 @@ def _others(one: array[int], other: array[int]) -> Iterable[int]:
 def _compare_times(pairs: Pairs, bits: bytearray, window: int, problems: dict[int, Problem]) -> None:
     ours, theirs = (rows.mtime for rows in pairs.rows)
     for row in _others(ours, theirs):
-        if not window or abs(ours[row] // 10**9 - theirs[row] // 10**9) > window:
+        if abs(ours[row] - theirs[row]) > window * 10**9:
             bits[row] |= MTIME
     for end in (FIRST, LAST):  # times that 64 bits do not hold: each is asked for once more
         for row in (row for row, moment in enumerate(ours) if moment == end) if end in ours else ():
@@ -131,7 +131,7 @@ def _compare_times(pairs: Pairs, bits: bytearray, window: int, problems: dict[in
             except Problem as problem:
                 problems[row] = problem
                 continue
-            if one != other and (not window or abs(one // 10**9 - other // 10**9) > window):
+            if abs(one - other) > window * 10**9:
                 bits[row] |= MTIME
 
 

@@ -12,6 +12,7 @@ import os
 import stat
 
 from pcopy.fsio.close import held_open
+from pcopy.fsio.existing import are_times_equal
 from pcopy.fsio.identity import Identity, Likeness, identity_of
 from pcopy.fsio.kernel.columns import Status
 from pcopy.fsio.naming import Given, is_placeholder
@@ -20,7 +21,7 @@ from pcopy.fsio.nodes import open_node
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import exchange_name, had_a_name, remove, verify_name
-from pcopy.signature.items import FILE
+from pcopy.signature.items import BLOCK, CHARACTER, FILE
 from pcopy.tasks.base.actions import Action, How
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
@@ -31,6 +32,7 @@ _TRIES = 5
 """How often others may be quicker."""
 
 _TYPES = {FILE: stat.S_IFREG, b"l": stat.S_IFLNK, b"p": stat.S_IFIFO, b"s": stat.S_IFSOCK}
+_TYPES |= {CHARACTER: stat.S_IFCHR, BLOCK: stat.S_IFBLK}
 
 
 class Naming:
@@ -55,7 +57,7 @@ class Naming:
         rank, place, target = self._rank, self._place, self._target
         new_name = rank.new_name(place, name)
         self._has_replaced = False
-        self._item, self._known = item, known
+        self._item, self._known, self._name = item, known, new_name
         self._exchanged = exchange_name(rank.job.name, item.inode, new_name)
         if rank.job.run > 1:
             self._come_back()
@@ -72,7 +74,7 @@ class Naming:
                 if self._rename(item.temporary, new_name):
                     return True
                 continue
-            if there is not None and not there.may_replace(self._source(there.status)):
+            if there is not None and not there.may_replace(self._source()):
                 return False
             if given is Given.GONE:
                 raise Problem("rename", errno.ENOENT, text="its temporary file is gone", again=True)
@@ -86,10 +88,20 @@ class Naming:
         """How the item has come about that was given its name last; to copy it took so many ``nanoseconds``."""
         return How(Action.REPLACE if self._has_replaced else Action.COPY, nanoseconds)
 
-    def _source(self, present: os.stat_result) -> Status:
-        """Of the item's source what decides. A device is never of another type than what it is compared with."""
-        kind = _TYPES.get(self._known.kind, stat.S_IFMT(present.st_mode))
-        return Status(kind, self._known.size, 0, self._known.version.mtime, 0)
+    def _source(self) -> Status:
+        """Return what decides of the status of the item's source.
+
+        The length of a symbolic link and the number of a device are those of the item itself, which is a copy of it.
+        Raises ``Problem``.
+        """
+        known = self._known
+        kind, size, device = _TYPES[known.kind], known.size, 0
+        if known.kind != FILE:
+            copies = (look(self._target, name) for name in (self._item.temporary, self._exchanged, self._name))
+            made = next((each for each in copies if each is not None and each.st_ino == self._item.inode), None)
+            if made is not None:
+                size, device = made.st_size, made.st_rdev
+        return Status(kind, size, device, known.version.mtime, 0)
 
     def _replace(self, there: Existing) -> bool:
         """What is ``there`` may give way; False: look again. Raises ``Problem``."""
@@ -147,7 +159,7 @@ class Naming:
         left = look(target, aside)
         if left is None:
             return True
-        if not there._replace(name=aside, status=left).gives_way(self._source(left)):
+        if not there._replace(name=aside, status=left).gives_way(self._source()):
             self._take_back(name)
             return False
         if stat.S_ISDIR(left.st_mode):
@@ -188,7 +200,7 @@ def is_it(there: Existing, item: Unnamed, known: Known) -> bool:
     likeness = Identity(mount, item.inode, item.mark).compare(found)
     if likeness is Likeness.UNTOLD:
         same_size = known.kind != FILE or present.st_size == known.size
-        return same_size and present.st_mtime_ns // 10**9 == known.version.mtime // 10**9
+        return same_size and are_times_equal(known.version.mtime, present.st_mtime_ns, 0)
     return likeness is Likeness.SAME
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from pcopy.fsio.attributes import Attributes, read_attributes
 from pcopy.fsio.close import close_read
-from pcopy.fsio.existing import open_existing
+from pcopy.fsio.existing import are_times_equal, open_existing
 from pcopy.fsio.layout import Recipe, Target
 from pcopy.fsio.new_file import NewFile
+from pcopy.fsio.patience import patiently
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.recode import SPAN, span_of
-from pcopy.fsio.seekable_zstd import SeekTable
+from pcopy.fsio.seekable_zstd import SeekTable, read_frames
 from pcopy.fsio.source import Version, check_found, source_status, status_of
 from pcopy.named import NamedTuple
 from pcopy.signature.items import FILE
@@ -145,8 +147,8 @@ def span_for(rank: Rank, place: Place, reading: int, size: int) -> int:
     return span_of(size, stripes.size or stripes.unit)
 
 
-def stays(result: Result, goal: Goal, item: Item, reading: int, status: os.stat_result) -> bool:
-    """Does what is there stay? Then the item counts as skipped. Raises ``Problem``.
+def stays(result: Result, goal: Goal, item: Item, reading: int, status: os.stat_result) -> Generator[None, None, bool]:
+    """Return True if what is there stays; the item counts as skipped then. Raises ``Problem``.
 
     What an earlier run of this job has made gives way, since only what is on record is known to be whole.
     """
@@ -156,7 +158,8 @@ def stays(result: Result, goal: Goal, item: Item, reading: int, status: os.stat_
     if present.is_own() and not stat.S_ISDIR(present.status.st_mode):
         return False
     options = rank.options
-    if not options.compares or not _is_current(rank, reading, status, present):
+    is_current = options.compares and (yield from _is_current(rank, reading, status, present))
+    if not is_current:
         if options.dry_run:
             present.refuse_full()
         return False
@@ -174,24 +177,65 @@ def stays(result: Result, goal: Goal, item: Item, reading: int, status: os.stat_
     return True
 
 
-def _is_current(rank: Rank, reading: int, status: os.stat_result, present: Existing) -> bool:
-    """Is it what the source was made to when it was as it is now? By the time, in whole seconds; and by the size of the
-    contents, where a seek table tells it."""
+def _is_current(rank: Rank, reading: int, status: os.stat_result, present: Existing) -> Generator[None, None, bool]:
+    """Return True if ``present`` is what the source is compressed or decompressed to. Raises ``Problem``.
+
+    Its time is equal to the source's, and the compressed file of the two has a seek table that fits it to the byte and
+    states the size of the other one. (A file that was cut short, or was extended before it was filled, has none.) If
+    the compressed source has no such table, the contents are compared.
+    """
     there = present.status
-    later = abs(status.st_mtime_ns // 10**9 - there.st_mtime_ns // 10**9)
-    if not stat.S_ISREG(there.st_mode) or later > rank.options.modify_window:
+    if not stat.S_ISREG(there.st_mode):
         return False
-    if rank.options.decompress:
-        table = SeekTable.read(reading, status.st_size)
-        return table is None or table.size == there.st_size
-    with suppress(Problem):
+    if not are_times_equal(status.st_mtime_ns, there.st_mtime_ns, rank.options.modify_window):
+        return False
+    table = SeekTable.read(reading, status.st_size) if rank.options.decompress else None
+    if table is not None:
+        return table.size == there.st_size
+    try:
         descriptor = open_existing(present.directory, present.name, there)
+    except Problem:  # a target that cannot be read is replaced
+        return False
+    try:
+        if rank.options.decompress:
+            return (yield from _holds_contents(descriptor, there.st_size, reading, status.st_size))
+        return _states_size(descriptor, there.st_size, status.st_size)
+    finally:
+        close_read(descriptor)
+
+
+def _states_size(compressed: int, length: int, size: int) -> bool:
+    """Return True if a target of ``length`` bytes, which is open, has a seek table that states this ``size``."""
+    try:
+        table = SeekTable.read(compressed, length)
+    except Problem:  # it is replaced
+        return False
+    return table is not None and table.size == size
+
+
+def _holds_contents(target: int, size: int, compressed: int, length: int) -> Generator[None, None, bool]:
+    """Return True if an open file of ``size`` bytes holds what the open file ``compressed``, of ``length`` bytes, is
+    decompressed to. Raises ``Problem``."""
+    at = 0
+    for piece in read_frames(compressed, length):
+        if at + len(piece) > size or not _holds(target, at, piece):
+            return False
+        at += len(piece)
+        yield
+    return at == size
+
+
+def _holds(target: int, at: int, piece: bytes) -> bool:
+    """Return True if an open file has the bytes of ``piece`` at this offset; False also if it cannot be read there."""
+    while piece:
         try:
-            table = SeekTable.read(descriptor, there.st_size)
-            return table is None or table.size == status.st_size
-        finally:
-            close_read(descriptor)
-    return False
+            present = patiently(partial(os.pread, target, len(piece), at))
+        except OSError:  # the target is replaced
+            return False
+        if not present or not piece.startswith(present):
+            return False
+        at, piece = at + len(present), piece[len(present) :]
+    return True
 
 
 def commit(

@@ -51,7 +51,7 @@ class RecodeFile(OfItem, code=171, doing="recoding", is_note=False):
         try:
             if is_for_the_list(rank, item):
                 result.spawn(self, item.size, owner=0)
-            elif rank.size == 1 or rank.options.dry_run or not _split(item, rank, result):
+            elif rank.size == 1 or rank.options.dry_run or not (yield from _split(item, rank, result)):
                 yield from recode_whole(rank, result, item)
         except Problem as problem:
             failed_or_retried(result, item.place, item.name, problem, item.attempt, item.size)
@@ -192,7 +192,7 @@ class WritePart(OfRecoded, code=175, doing="writing a part of", is_note=True):
         result.spawn(PartDone(file.temporary, self.number, told, b"", b"", -1))
 
 
-def _split(item: Item, rank: Rank, result: Result) -> bool:
+def _split(item: Item, rank: Rank, result: Result) -> Generator[None, None, bool]:
     """Makes the temporary file, and spawns what fills it, unless what is there stays. False: one rank is to recode it
     whole. Raises ``Problem``."""
     began, place = time.monotonic_ns(), item.place
@@ -201,7 +201,7 @@ def _split(item: Item, rank: Rank, result: Result) -> bool:
         if division is None:
             return False
         goal = goal_of(rank, item)
-        if stays(result, goal, item, reading, status):
+        if (yield from stays(result, goal, item, reading, status)):
             return True
         temporary = rank.temporary_names.next()
         with NewFile.beside(goal.directory, temporary, layout=goal.recipe(reading, status)) as new:

@@ -62,7 +62,7 @@ def recode_whole(rank: Rank, result: Result, item: Item) -> Generator[None, None
     place, name = item.names[0]
     with checked(rank, item) as (reading, status):
         goal = goal_of(rank, item)
-        if stays(result, goal, item, reading, status):
+        if (yield from stays(result, goal, item, reading, status)):
             return
         version, there = Version.of(status), goal.there
         if rank.options.dry_run:

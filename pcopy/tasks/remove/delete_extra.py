@@ -163,11 +163,15 @@ def _resolved(directory: int, name: bytes, kind: int) -> int:
 
 
 def _gives_way(rank: Rank, selected: Selected, path: bytes, kind: int) -> bool:
-    """Does a directory give way to an item of the source of this ``kind``, which has the same ``path``?"""
+    """Return True if a directory is deleted because an item of the source, of this ``kind``, has the same ``path``.
+
+    The item waits for that (``Result.fail``), unless ``--existing`` says that what exists may have to be kept: then no
+    name is deleted that the source has.
+    """
     is_other = kind in (b"f" if rank.options.dereference else b"fl")
     select = selected.select
     chooses = select.by_age or select.by_size or selected.excludes(path)  # the item may be none that is copied
-    return is_other and rank.options.existing not in ("skip", "fail") and not chooses
+    return is_other and not rank.options.keeps and not chooses
 
 
 class _Sorted(NamedTuple):

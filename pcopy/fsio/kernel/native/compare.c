@@ -61,9 +61,9 @@ static int list(pk_worker *worker, struct side *side, char *names, uint64_t inod
 
 static int are_times_alike(const struct stat *one, const struct stat *other, int64_t window)
 {
-    const int64_t later = one->st_mtim.tv_sec - other->st_mtim.tv_sec;
-    return window ? later <= window && -later <= window
-                  : !later && one->st_mtim.tv_nsec == other->st_mtim.tv_nsec;
+    const __int128 later = ((__int128)one->st_mtim.tv_sec - other->st_mtim.tv_sec) * 1000000000 +
+                           (one->st_mtim.tv_nsec - other->st_mtim.tv_nsec);
+    return (later < 0 ? -later : later) <= (__int128)window * 1000000000;
 }
 
 /* Are two items alike as far as their statuses tell? A device takes more care. */

@@ -90,9 +90,9 @@ static int are_we_in(uint32_t group)
     return number < 0 || getegid() == group;
 }
 
-/* Has it the owner, mode and time that it would get, as far as we can give it any? pcopy.fsio.mending.has_metadata. */
-static int has_metadata(const pk_batch *batch, const pk_columns *rows, uint32_t row, const struct statx *there,
-                        int64_t mtime, int64_t ctime)
+/* Return true if a file whose time is equal to its source's also has the owner and mode that it would get, as far as
+ * this process may set them: pcopy.fsio.mending.has_metadata. */
+static int has_metadata(const pk_batch *batch, const pk_columns *rows, uint32_t row, const struct statx *there)
 {
     const pk_tree *tree = batch->tree;
     if (batch->flags & PK_OWNER && tree->flags & PK_GIVING &&
@@ -101,9 +101,7 @@ static int has_metadata(const pk_batch *batch, const pk_columns *rows, uint32_t 
     if (batch->flags & PK_OWNER && !(tree->flags & PK_GIVING) && there->stx_gid != rows->gid[row] &&
         there->stx_uid == tree->user && are_we_in(rows->gid[row]))
         return 0;
-    if (batch->flags & PK_MODE && (there->stx_mode & 07777) != (rows->mode[row] & 07777))
-        return 0;
-    return !(batch->flags & PK_TIMES) || is_same_moment(rows->mtime[row], mtime, ctime, tree->window);
+    return !(batch->flags & PK_MODE) || (there->stx_mode & 07777) == (rows->mode[row] & 07777);
 }
 
 /* Does what is there stay as it is, since it looks like the copy of this row? pcopy.fsio.kernel.decide; whatever takes
@@ -121,8 +119,7 @@ static int stays(pk_worker *worker, const pk_batch *batch, const pk_columns *row
         return 0;
     if (ctime >= tree->touched || (there.stx_uid == tree->user && (there.stx_mode & 07777) == 0600))
         return 0;
-    const int64_t later = whole_seconds(rows->mtime[row]) - there.stx_mtime.tv_sec;
-    return (later < 0 ? -later : later) <= tree->window && has_metadata(batch, rows, row, &there, mtime, ctime) &&
+    return are_times_equal(rows->mtime[row], mtime, tree->window) && has_metadata(batch, rows, row, &there) &&
            pk_has_same_attributes(worker, batch->flags, source, name, target, name);
 }
 

@@ -267,18 +267,41 @@ static inline int64_t whole_seconds(int64_t nanoseconds)
     return nanoseconds / 1000000000 - (nanoseconds % 1000000000 < 0);
 }
 
-/* Is `present` the time `source` as a file system keeps it (pcopy.fsio.mending.is_same_moment)? */
+/* Return true if two times, in nanoseconds, differ by so many seconds at most. */
+static inline int is_within(int64_t one, int64_t other, int64_t seconds)
+{
+    const __int128 later = (__int128)one - other;
+    return (later < 0 ? -later : later) <= (__int128)seconds * 1000000000;
+}
+
+/* Return true if `present` is the time `source`, rounded down to a multiple of `step` nanoseconds. */
+static inline int is_cut_to(int64_t source, int64_t present, int64_t step)
+{
+    const int64_t rest = source % step;
+    return (__int128)source - (rest < 0 ? rest + step : rest) == present;
+}
+
+/* pcopy.fsio.mending.is_same_moment */
 static inline int is_same_moment(int64_t source, int64_t present, int64_t changed, int64_t window)
 {
     static const int64_t steps[] = {100, 1000, 1000000, 10000000, 1000000000};
-    const int64_t later = whole_seconds(source) - whole_seconds(present);
-    if (source == present || (window && (later < 0 ? -later : later) <= window))
+    if (is_within(source, present, window))
         return 1;
-    for (int each = 0; !window && each < 5; each++) {
-        const int64_t rest = source % steps[each];
-        if (changed % steps[each] == 0 && source - (rest < 0 ? rest + steps[each] : rest) == present)
+    for (size_t each = 0; each < sizeof steps / sizeof *steps; each++)
+        if (changed % steps[each] == 0 && is_cut_to(source, present, steps[each]))
             return 1;
-    }
+    return 0;
+}
+
+/* pcopy.fsio.existing.are_times_equal */
+static inline int are_times_equal(int64_t source, int64_t present, int64_t window)
+{
+    static const int64_t steps[] = {100, 1000, 10000000, 1000000000, 2000000000};
+    if (is_within(source, present, window))
+        return 1;
+    for (size_t each = 0; each < sizeof steps / sizeof *steps; each++)
+        if (is_cut_to(source, present, steps[each]))
+            return 1;
     return 0;
 }
 
