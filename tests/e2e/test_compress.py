@@ -338,3 +338,72 @@ def test_a_call_that_fails(area: Path, call: str) -> None:
     assert run.returncode == 1, show(run)
     assert (area / "packed/large.zst").exists() == (call == "fchmod")
     assert temporaries(os.fsencode(area / "packed")) == []
+
+
+DAMAGES = {
+    # What a power cut or a stopped program leaves of a compressed file, which keeps its time.
+    "empty": lambda data: b"",
+    "cut short": lambda data: data[: len(data) // 2],
+    "without its last byte": lambda data: data[:-1],
+    "zeros": lambda data: bytes(len(data)),
+    "no table": lambda data: by_zstd(b"content of " * 1000),
+    "extended": lambda data: data + bytes(4096),
+    "the table of another file": lambda data: b"x" + data,
+}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("size", [0, 9000, 40 * MIB], ids=["empty", "small", "large"])
+def test_a_compressed_file_is_kept_only_with_a_seek_table(area: Path, damage: str, size: int, ranks: int) -> None:
+    data = mixed(size)
+    write(area / "source/file", data)
+    words = ("--existing", "changed", "--json", f"{area}/source/", area / "packed")
+    compress(*words, ranks=ranks)
+    target = area / "packed/file.zst"
+    os.utime(target, ns=(0, target.stat().st_mtime_ns))
+    whole, times = target.read_bytes(), target.stat()
+    write(target, DAMAGES[damage](whole), times.st_mtime_ns)
+    told = summary(compress("--dry-run", *words, ranks=ranks))
+    assert (told["files"], told["skipped"]) == (1, 0)
+    told = summary(compress(*words, ranks=ranks))
+    assert (told["files"], told["skipped"]) == (1, 0)
+    assert unpacked(target) == data
+    told = summary(compress(*words, ranks=ranks))
+    assert (told["files"], told["skipped"]) == (0, 1)
+
+
+@pytest.mark.parametrize("there", ["cut", "another size", "the same second", "as it was"])
+@pytest.mark.parametrize("has_table", [True, False], ids=["table", "no table"])
+def test_a_decompressed_file_is_kept_only_with_the_size_that_the_table_states(
+    area: Path, there: str, has_table: bool
+) -> None:
+    data = mixed(3 * MIB)
+    write(area / "plain/file", data)
+    compress(f"{area}/plain/", area / "packed")
+    if not has_table:
+        write(area / "packed/file.zst", by_zstd(data), (area / "plain/file").stat().st_mtime_ns)
+    words = ("--existing", "changed", "--json", f"{area}/packed/", area / "back")
+    decompress(*words)
+    target = area / "back/file"
+    time = target.stat().st_mtime_ns
+    if there == "the same second":
+        os.utime(target, ns=(time + 1, time + 1))
+    elif there != "as it was":
+        write(target, data[:-1] if there == "cut" else data + b"x", time)
+    told = summary(decompress(*words))
+    assert (told["files"], told["skipped"]) == ((0, 1) if there == "as it was" else (1, 0))
+    assert target.read_bytes() == data
+    assert target.stat().st_mtime_ns == time
+
+
+def test_without_a_table_contents_decide(area: Path) -> None:
+    """Such as a file of zeros that has the right size and time."""
+    data = mixed(3 * MIB)
+    write(area / "packed/file.zst", by_zstd(data))
+    words = ("--existing", "changed", "--json", f"{area}/packed/", area / "back")
+    decompress(*words)
+    write(area / "back/file", bytes(len(data)), (area / "packed/file.zst").stat().st_mtime_ns)
+    assert summary(decompress(*words))["files"] == 1
+    assert (area / "back/file").read_bytes() == data
+    assert summary(decompress(*words))["files"] == 0
