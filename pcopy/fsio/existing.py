@@ -161,9 +161,12 @@ def open_existing(directory: int, name: bytes, present: os.stat_result) -> int:
     return descriptor
 
 
-def same_link(source: int, source_name: bytes, target: int, target_name: bytes) -> bool:
-    """Do two symbolic links, in two directories, have the same text? Raises ``Problem``."""
-    return _text(source, source_name, on_source=True) == _text(target, target_name, on_source=False)
+def same_link(source: int, source_name: bytes, target: int, target_name: bytes, *, on_source: bool = True) -> bool:
+    """Return True if two symbolic links, in two open directories, have the same text. Raises ``Problem``.
+
+    ``on_source``: whether the first one lies in the source; it may be a copy that has no final name yet.
+    """
+    return _text(source, source_name, on_source=on_source) == _text(target, target_name, on_source=False)
 
 
 def _text(directory: int, name: bytes, *, on_source: bool) -> bytes:

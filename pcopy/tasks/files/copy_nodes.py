@@ -120,7 +120,8 @@ def _stays(
     (place, name), options = item.names[0], rank.options
     if _gives_way(present, source, name, status):
         return None
-    same = options.compares and alike(status, present.status, options.modify_window, contents=options.checksum)
+    is_link = stat.S_ISLNK(status.st_mode)  # then both texts have been compared, and are the same
+    same = options.compares and (is_link or alike(status, present.status, options.modify_window))
     may_link = linked and same and present.is_linkable(status)  # before it is mended
     action = Action.SKIP
     if mends(rank):
@@ -140,18 +141,13 @@ def _stays(
 
 
 def _gives_way(present: Existing, source: int, name: bytes, status: os.stat_result) -> bool:
-    is_link = stat.S_ISLNK(status.st_mode)
+    """Return True if ``present`` is replaced by the item ``name`` of the open directory ``source``; raises ``Problem``.
+
+    A symbolic link that would stay is replaced if its text is another one: its length and time do not show that.
+    """
     if not present.may_replace(status):
-        is_compared = present.rank.options.checksum and is_link
-        return is_compared and not _is_same_link(present, source, name, status)
-    if not (is_link and mends(present.rank)) or present.is_own() or not stat.S_ISLNK(present.status.st_mode):
+        return present.has_other_text(status, source, name)
+    is_link = stat.S_ISLNK(status.st_mode) and stat.S_ISLNK(present.status.st_mode)
+    if not is_link or not mends(present.rank) or present.is_own():
         return True
-    return not _is_same_link(present, source, name, status)  # else its time alone is another
-
-
-def _is_same_link(present: Existing, source: int, name: bytes, status: os.stat_result) -> bool:
-    """Raises ``Problem``. To read a link changes its access time, and that back its ctime: a dry run goes by length and
-    time."""
-    if present.rank.options.dry_run:
-        return alike(status, present.status, present.rank.options.modify_window)
-    return same_link(source, name, present.directory, present.name)
+    return not same_link(source, name, present.directory, present.name)  # else its time alone is another

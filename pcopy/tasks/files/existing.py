@@ -28,7 +28,7 @@ from contextlib import contextmanager, suppress
 from pcopy.fsio.attributes import may_inherit_acl
 from pcopy.fsio.close import held_open, let_go
 from pcopy.fsio.directories import is_empty
-from pcopy.fsio.existing import Decision, Status, alike, decide, may_be_compared
+from pcopy.fsio.existing import Decision, Status, alike, decide, may_be_compared, same_link
 from pcopy.fsio.half_written import HalfWritten, find, unsure
 from pcopy.fsio.identity import Identity, Likeness, birth_of, identity_of
 from pcopy.fsio.in_place import Over, open_over
@@ -183,6 +183,22 @@ class Existing(NamedTuple):
         if self._is_half_written():
             return True
         return decide(options.existing, options.modify_window, source, self.status) is Decision.REPLACE
+
+    def has_other_text(self, source: Status, directory: int, name: bytes, *, on_source: bool = True) -> bool:
+        """Return True if this is a symbolic link that must be replaced because its text is not that of the symbolic
+        link ``name`` in ``directory`` (open), which has the status ``source`` or is a copy of such an item.
+
+        Texts are compared where the present item stays because it looks like its source, thus not with ``--existing
+        skip`` or ``fail``, nor with ``newer`` if the present item is later. ``on_source``: the side of ``directory``.
+        Raises ``Problem``.
+        """
+        options, present = self.rank.options, self.status
+        if not (stat.S_ISLNK(source.st_mode) and stat.S_ISLNK(present.st_mode)):
+            return False
+        later = present.st_mtime_ns - source.st_mtime_ns - options.modify_window * 10**9
+        if not (options.compares or (options.existing == "newer" and later <= 0)):
+            return False
+        return not same_link(directory, name, self.directory, self.name, on_source=on_source)
 
     def _half_written(self) -> HalfWritten | None:
         """Its mark, by this job or by one that nobody goes on with. Asked for what may well have one, not for each

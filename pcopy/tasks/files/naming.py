@@ -74,7 +74,7 @@ class Naming:
                 if self._rename(item.temporary, new_name):
                     return True
                 continue
-            if there is not None and not there.may_replace(self._source()):
+            if there is not None and not self._gives_way(there, item.temporary):
                 return False
             if given is Given.GONE:
                 raise Problem("rename", errno.ENOENT, text="its temporary file is gone", again=True)
@@ -87,6 +87,12 @@ class Naming:
     def how(self, nanoseconds: int) -> How:
         """How the item has come about that was given its name last; to copy it took so many ``nanoseconds``."""
         return How(Action.REPLACE if self._has_replaced else Action.COPY, nanoseconds)
+
+    def _gives_way(self, there: Existing, name: bytes) -> bool:
+        """Return True if what is ``there`` may be replaced by the item, which is called ``name`` now; raises
+        ``Problem``."""
+        source = self._source()
+        return there.may_replace(source) or there.has_other_text(source, self._target, name, on_source=False)
 
     def _source(self) -> Status:
         """Return what decides of the status of the item's source.
@@ -159,7 +165,8 @@ class Naming:
         left = look(target, aside)
         if left is None:
             return True
-        if not there._replace(name=aside, status=left).gives_way(self._source()):
+        replaced, source = there._replace(name=aside, status=left), self._source()
+        if not (replaced.gives_way(source) or replaced.has_other_text(source, target, name, on_source=False)):
             self._take_back(name)
             return False
         if stat.S_ISDIR(left.st_mode):

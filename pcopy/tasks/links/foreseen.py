@@ -30,7 +30,7 @@ def foresee_links(rank: Rank, result: Result, item: Item, first: Settled) -> Ste
     for place, name in item.links:
         try:
             present = existing(rank, place, name)
-            if present is not None and _stays(rank, present, first, like):
+            if present is not None and _stays(rank, present, first, like, name):
                 skipped(rank, result, place, name, first.known)
             else:
                 if present is not None:
@@ -49,9 +49,11 @@ def _like(rank: Rank, item: Item, first: Settled) -> os.stat_result:
     return rank.source_status(place, name) if there is None else there.status
 
 
-def _stays(rank: Rank, present: Existing, first: Settled, like: os.stat_result) -> bool:
-    """Raises ``Problem`` where the item would fail."""
+def _stays(rank: Rank, present: Existing, first: Settled, like: os.stat_result, name: bytes) -> bool:
+    """Return True if what is ``present`` stays instead of the link ``name``; raises ``Problem`` where the item would
+    fail."""
     if rank.keeps:
-        return not present.may_replace(like)
+        source = rank.open_source(present.place)
+        return not (present.may_replace(like) or present.has_other_text(like, source, name))
     is_linked = first.made != UNMADE and os.path.samestat(present.status, like)
     return is_linked or not may_relink(present, like)
