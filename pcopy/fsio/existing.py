@@ -154,7 +154,7 @@ def open_existing(directory: int, name: bytes, present: os.stat_result) -> int:
     try:
         status = status_of(descriptor)
         if (status.st_dev, status.st_ino) != (present.st_dev, present.st_ino) or not stat.S_ISREG(status.st_mode):
-            raise Problem("open", errno.ESTALE, text="something else was put in its place meanwhile")
+            raise Problem("open", errno.ESTALE, text="something else was put in its place meanwhile", again=True)
     except Problem:
         abandon(descriptor)
         raise

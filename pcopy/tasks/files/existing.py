@@ -257,10 +257,13 @@ class Existing(NamedTuple):
 
     @contextmanager
     def held(self) -> Iterator[int]:
-        """A descriptor (O_PATH) of this very item, as it was when it was looked at; raises ``Problem``."""
+        """A descriptor (O_PATH) of this very item, as it was when it was looked at; raises ``Problem``.
+
+        If it has changed, the item is examined once more: another rank may have changed it under another of its names.
+        """
         with held_open(open_node(self.directory, self.name, on_source=False)) as held:
             if _version(status_of(held)) != _version(self.status):
-                raise Problem("open", errno.ESTALE, text=REPLACED)
+                raise Problem("open", errno.ESTALE, text=REPLACED, again=True)
             yield held
 
     def back_up(self, source: Status | None = None) -> None:

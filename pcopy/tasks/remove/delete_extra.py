@@ -40,8 +40,8 @@ from pcopy.walk.listing import NAMES_AT_ONCE, Listing, NamesSpool, begin_list, s
 
 EMPTY = "nothing was deleted: the source is empty (--delete-all deletes all the same)"
 
-_OTHERS = (errno.ENOTDIR, errno.ELOOP, errno.ENOENT, errno.ESTALE)
-"""What is told of a directory that is another item by now, or no directory."""
+_NO_DIRECTORY = (errno.ENOTDIR, errno.ELOOP, errno.ENOENT)
+"""Why a name in the target cannot be opened if no directory has it any more: then nothing in it is to be deleted."""
 
 
 class DeleteExtra(OfPlace, code=84, doing="deleting from", is_note=False):
@@ -119,16 +119,19 @@ class _Sides(NamedTuple):
 
 
 def _enter(rank: Rank, result: Result, place: Place) -> _Sides | None:
-    """None if nothing in it is to be deleted; raises ``Problem``."""
+    """Return None if nothing in it is to be deleted; raise ``Problem`` if the two sides cannot be compared.
+
+    A source that cannot be opened, or is another one, raises it also where a mount was removed or added meanwhile: what
+    the target has below it may be extra, or not.
+    """
     try:
         here = _identified(rank, place)
         target = rank.open_target(here)
     except Problem as problem:
         is_missing = rank.options.dry_run and problem.errno == errno.ENOENT  # then nothing has made it
-        if not (place.path or is_missing) or problem.errno not in _OTHERS:
+        is_lost = problem.on_source and problem.errno == errno.ENOENT  # its names were never compared
+        if is_lost or not (place.path or is_missing) or problem.errno not in _NO_DIRECTORY:
             raise
-        if problem.errno == errno.ESTALE:
-            result.warn(place, b"", ELSEWHERE)
         return None  # it is no directory any more, or was none
     if not is_within(rank, here, target):
         if not place.path:
