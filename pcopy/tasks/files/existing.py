@@ -28,7 +28,7 @@ from contextlib import contextmanager, suppress
 from pcopy.fsio.attributes import may_inherit_acl
 from pcopy.fsio.close import held_open, let_go
 from pcopy.fsio.directories import is_empty
-from pcopy.fsio.existing import Decision, Status, alike, decide, may_be_compared, same_link
+from pcopy.fsio.existing import Decision, Status, alike, are_times_equal, decide, may_be_compared, same_link
 from pcopy.fsio.half_written import HalfWritten, find, unsure
 from pcopy.fsio.identity import Identity, Likeness, birth_of, identity_of
 from pcopy.fsio.in_place import Over, open_over
@@ -195,8 +195,9 @@ class Existing(NamedTuple):
         options, present = self.rank.options, self.status
         if not (stat.S_ISLNK(source.st_mode) and stat.S_ISLNK(present.st_mode)):
             return False
-        later = present.st_mtime_ns - source.st_mtime_ns - options.modify_window * 10**9
-        if not (options.compares or (options.existing == "newer" and later <= 0)):
+        is_equal = are_times_equal(source.st_mtime_ns, present.st_mtime_ns, options.modify_window)
+        is_later = present.st_mtime_ns > source.st_mtime_ns and not is_equal
+        if not (options.compares or (options.existing == "newer" and not is_later)):
             return False
         return not same_link(directory, name, self.directory, self.name, on_source=on_source)
 
