@@ -257,7 +257,10 @@ def test_no_link_is_made_to_what_stays_without_being_compared(area: Path, policy
         assert (area / "copy" / name).read_bytes() == b"n" * size
     assert (area / "copy/b").samefile(area / "copy/c")
     assert os.readlink(area / "copy/link, too") == "one"
-    assert (told["files"], told["hardlinks"], told["skipped"], told["symlinks"]) == (1, 1, 2, 1)
+    is_replaced = policy == "newer"  # of equal times, and its text is another
+    assert os.readlink(area / "copy/link") == ("one" if is_replaced else "two")
+    linked, skipped = (2, 1) if is_replaced else (1, 2)
+    assert (told["files"], told["hardlinks"], told["skipped"], told["symlinks"]) == (1, linked, skipped, 1)
     # What was copied is looked at: with its contents lost meanwhile the job must not end well.
     (area / "copy/b").unlink()
     (area / "copy/c").unlink()
