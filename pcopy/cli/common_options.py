@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pcopy.report.screen import Telling
 
 PROGRESS = ("auto", "bar", "plain", "json", "none")
+INSECURE_LINKS = "--insecure-links"
 
 
 def add_ranks(parser: Any, program: str, work: str, number: Any = at_least_1) -> None:
@@ -101,6 +102,9 @@ def add_told(
     add("--progress-interval", metavar="SECONDS", type=taking(seconds), help="time between two lines or redraws")
     add("--config", metavar="FILE", default=None,
         help="options from this YAML file, too, after those of /etc/pcopy.yaml and ~/.config/pcopy.yaml")  # fmt: skip
+    add(INSECURE_LINKS, action="store_true",
+        help="follow symbolic links of other users on the way to files that options name (default: only those of root "
+        "and of the caller)")  # fmt: skip
     add("--show-config", action="store_true", help="print the options that count, and where each is set, and exit")
     add("--version", action="store_true", help="print the version and the kernel (c or python), and exit")
     add("-h", "--help", action="store_true", help="print this help and exit")

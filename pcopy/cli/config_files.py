@@ -14,13 +14,13 @@ from collections.abc import Iterator
 
 from pcopy.errors import Refused
 from pcopy.fsio.close import held_open
+from pcopy.fsio.named_file import NotTrusted, open_to_read
 from pcopy.jobs.meant import meant
 from pcopy.signature.plain_yaml import Flaw, Value, load
 from pcopy.text import harmless, shown
 
 LARGEST = 1 << 20
 """Bytes of a file: there are some hundred keys, and patterns by the thousand have files of their own."""
-_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MOST_LINKS = 40  # the kernel follows no more
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -28,12 +28,10 @@ _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 def read(path: bytes) -> dict[str, Value]:
     """What is in the file; raises ``Refused``, with its name and the line, for whatever is wrong with it."""
     try:
-        with held_open(os.open(path, _FLAGS)) as descriptor:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise Refused(f"{shown(path)}: is no regular file, and cannot be the configuration")
-            if os.geteuid() == 0:
-                _refuse_others(path, status)
+        is_root = os.geteuid() == 0  # of whom more is wanted
+        with held_open(open_to_read(path, regular=True, trust_links=is_root).descriptor) as descriptor:
+            if is_root:
+                _refuse_others(path, os.fstat(descriptor))
             contents = _contents(descriptor)
     except OSError as error:
         raise _unreadable(path, error) from None
@@ -56,6 +54,10 @@ def _contents(descriptor: int) -> bytes:
 def _unreadable(path: bytes, error: OSError) -> Refused:
     if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
         return Refused(f"{shown(path)}: does not exist; {meant(path) or 'check the name after --config'}")
+    if isinstance(error, NotTrusted) and error.errno != errno.EPERM:
+        return Refused(f"{shown(path)}: is no regular file, and cannot be the configuration")
+    if isinstance(error, NotTrusted):
+        return Refused(f"{shown(path)}: cannot be the configuration: {error.strerror}")
     advice = "mend that, or set XDG_CONFIG_HOME to another directory, if the file is the user's own"
     if isinstance(error, FileNotFoundError):
         return Refused(f"{shown(path)}: the configuration is a symbolic link that leads nowhere; remove or mend it")

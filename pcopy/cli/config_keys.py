@@ -28,7 +28,7 @@ PROGRAMS = ("pcopy", "psync", "pverify", "prm", "pstripe", "ptar", "pbcast", "pd
 
 BY_HAND = frozenset(
     (
-        *("help", "version", "config", "show-config", "resume", "jobs", "discard", "control"),
+        *("help", "version", "config", "show-config", "insecure-links", "resume", "jobs", "discard", "control"),
         *("dry-run", "yes", "force", "delete", "delete-all", "mirror", "signature", "create", "files-from"),
         *("from0", "compare", "output", "null", "compress", "decompress", "from"),
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import time
 from collections.abc import Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pcopy.cli.argument_types import age, taking
@@ -72,7 +72,14 @@ def reads_standard_input(words: Sequence[str], parser: ArgumentParser) -> bool:
     """Do the options in ``words`` take patterns from there? As for ``given``, ``parser`` serves only this."""
     from pcopy.cli.configuration import given
 
-    return any(option.name == "exclude-from" and option.raw == "-" for option in given(words, parser))
+    return any(option.name == "exclude-from" and is_standard_input(option.raw) for option in given(words, parser))
+
+
+def is_standard_input(file: str) -> bool:
+    """Return True if ``file``, as an option names it, stands for standard input."""
+    from pcopy.fsio.named_file import inherited_descriptor
+
+    return file == "-" or inherited_descriptor(os.fsencode(file)) == 0
 
 
 def _refuse_paths(patterns: Sequence[bytes], paths: Sequence[bytes], *, removes: bool) -> None:
@@ -143,7 +150,7 @@ def _from_file(text: str) -> Sequence[bytes]:
 
     path = os.fsencode(text)
     try:
-        contents = _standard_input() if text == "-" else _contents(path)
+        contents = _contents(path)
     except OSError as error:
         advice = meant(path) if isinstance(error, FileNotFoundError) else ""
         raise ValueError(f"cannot be read: {error.strerror}{advice and f'; {advice}'}") from None
@@ -152,12 +159,18 @@ def _from_file(text: str) -> Sequence[bytes]:
     return [line for _, line in lines_in(contents)]
 
 
-def _contents(path: bytes | int) -> bytes:
-    with open(path, "rb", closefd=path != 0) as file:
-        return file.read(_LARGEST_FILE + 1)
+_STREAMS: dict[bytes, bytes] = {}
+"""What was read from pipes, by their paths: a command line is read several times, and a pipe only once."""
 
 
-@cache
-def _standard_input() -> bytes:
-    """A command line is read several times, and this only once."""
-    return _contents(0)
+def _contents(path: bytes) -> bytes:
+    """Raises ``OSError``."""
+    if path in _STREAMS:
+        return _STREAMS[path]
+    from pcopy.fsio.named_file import open_to_read
+
+    with open(0 if path == b"-" else open_to_read(path).descriptor, "rb", closefd=path != b"-") as file:
+        contents = file.read(_LARGEST_FILE + 1)
+        if path == b"-" or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            _STREAMS[path] = contents
+    return contents

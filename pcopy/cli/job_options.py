@@ -31,7 +31,7 @@ USAGES = (
     *("pcopy --discard JOB...", "pcopy --discard --older-than AGE"),
 )
 
-_TELLING = frozenset(("json", "quiet", "verbose", "config"))
+_TELLING = frozenset(("json", "quiet", "verbose", "config", "insecure_links"))
 _WORDS = "bwlimit=RATE, oplimit=N, active=N, pause, resume"
 _CHANGES: dict[str, Callable[[str], int]] = {"bwlimit": rate, "oplimit": at_least_0, "active": at_least_1}
 MAY_CHANGE = _TELLING | {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from pcopy.cli.argument_types import parse_owner, taking
@@ -96,7 +97,8 @@ def _mode_and_paths(values: Namespace, paths: tuple[bytes, ...]) -> _Meant:
     if values.mode is not None and values.reference is not None:
         raise Refused("--mode and --reference both say which mode: leave one out")
     if values.reference is not None:
-        return _Meant(f"{stat.S_IMODE(_status_of('--reference', values.reference).st_mode):05o}", paths)
+        with _held("--reference", values.reference) as descriptor:
+            return _Meant(f"{stat.S_IMODE(os.fstat(descriptor).st_mode):05o}", paths)
     if values.mode is not None:
         if not _is_mode(values.mode):
             raise Refused(f"--mode {shown(os.fsencode(values.mode))}: is no mode; write one as chmod takes it")
@@ -138,12 +140,18 @@ def _is_mode(text: str) -> bool:
     return True
 
 
-def _status_of(option: str, file: str) -> os.stat_result:
+@contextmanager
+def _held(option: str, file: str) -> Iterator[int]:
+    """A descriptor to look at the file of an option. Raises ``Refused``."""
+    from pcopy.fsio.named_file import held
+
     path = os.fsencode(file)
-    try:
-        return os.stat(path)
-    except OSError as error:
-        raise Refused(f"{option} {shown(path)}: {error.strerror}; name a file that is there") from None
+    with ExitStack() as stack:
+        try:
+            descriptor = stack.enter_context(held(path))
+        except OSError as error:
+            raise Refused(f"{option} {shown(path)}: {error.strerror}; name a file that is there") from None
+        yield descriptor
 
 
 def _acls_of(file: str | None) -> tuple[bytes, bytes]:
@@ -156,17 +164,18 @@ def _acls_of(file: str | None) -> tuple[bytes, bytes]:
     import errno
 
     from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL
+    from pcopy.fsio.nodes import handle_of
     from pcopy.tasks.change.intent import acl_of
 
-    status = _status_of("--acl-from", file)
-    found = {ACCESS_ACL: acl_of(status.st_mode), DEFAULT_ACL: b""}
-    for name in found:
-        try:
-            found[name] = os.getxattr(file, name)
-        except OSError as error:
-            if error.errno != errno.ENODATA:
-                why = f"cannot be asked for its ACL: {error.strerror}"
-                raise Refused(f"--acl-from {shown(os.fsencode(file))}: {why}") from None
+    with _held("--acl-from", file) as descriptor:
+        found = {ACCESS_ACL: acl_of(os.fstat(descriptor).st_mode), DEFAULT_ACL: b""}
+        for name in found:
+            try:
+                found[name] = os.getxattr(handle_of(descriptor), name)
+            except OSError as error:
+                if error.errno != errno.ENODATA:
+                    why = f"cannot be asked for its ACL: {error.strerror}"
+                    raise Refused(f"--acl-from {shown(os.fsencode(file))}: {why}") from None
     return found[ACCESS_ACL], found[DEFAULT_ACL]
 
 

@@ -19,7 +19,7 @@ from pcopy.cli.common_options import (
     telling_of,
 )
 from pcopy.cli.copy_options import ARCHIVE, add_everyday, add_kept, add_lustre, add_proof, add_tuning
-from pcopy.cli.filter_options import add_filters, reads_standard_input, select_of
+from pcopy.cli.filter_options import add_filters, is_standard_input, reads_standard_input, select_of
 from pcopy.cli.job_options import BESIDE, NO_CHECKPOINT, USAGES, add_job_options, asked_of, keeping_of
 from pcopy.cli.mirror_options import add_mirror_options, deletion_of
 from pcopy.cli.mistakes import OF_PCOPY
@@ -250,7 +250,7 @@ def _list_named(values: Namespace, words: Sequence[str], make: Callable[[], Argu
         return b""
     if not name:
         raise Refused("--files-from: the empty string names no file; see pcopy --help")
-    if name == "-" and reads_standard_input(words, make()):
+    if is_standard_input(name) and reads_standard_input(words, make()):
         raise Refused("--files-from - and --exclude-from - both read standard input: name a file for one of them")
     return name.encode() if name == "-" else absolute(os.fsencode(name))
 

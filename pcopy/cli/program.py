@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pcopy import __version__, errors
-from pcopy.cli.common_options import PROGRESS
+from pcopy.cli.common_options import INSECURE_LINKS, PROGRESS
 from pcopy.cli.mistakes import Unknown, refuse_letters, refuse_unknown, with_nearest
 from pcopy.errors import Refused
 from pcopy.fsio.kernel.choose import kernel_name
@@ -97,6 +97,10 @@ class Program(ABC):
     def _run(self, words: Sequence[str], streams: Streams) -> int:
         from pcopy.launch.launcher import is_launched, speaks
 
+        if INSECURE_LINKS in _before_operands(list(map(os.fsdecode, words))):  # files are read while words are parsed
+            from pcopy.fsio.named_file import trust_all_links
+
+            trust_all_links(True)
         try:
             try:
                 text = self.answer(words)

@@ -90,7 +90,18 @@ def _start_anew(launch: Launch, words: Sequence[str]) -> None:
             os.environ.pop("MPI4PY_MPIABI", None)
             os.environ["MPI4PY_LIBMPI"] = library
             sys.stdout.flush()
-            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+            os.execv(sys.executable, [sys.executable, *_safe_path(), *sys.orig_argv[1:]])
+
+
+def _safe_path() -> Sequence[str]:
+    """Return the option without which ``python -m pcopy`` would load a ``pcopy.py`` of the working directory.
+
+    It is left out where the package itself is in the working directory, as in a checkout.
+    """
+    packages = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    of_python = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv[1:])]
+    is_module = any(word.startswith("-m") for word in of_python)
+    return ["-P"] if is_module and os.path.realpath(os.curdir) != os.path.realpath(packages) else []
 
 
 def candidates(wire: Wire) -> list[str]:

@@ -8,15 +8,18 @@ import os
 import stat
 from binascii import b2a_base64
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 
 from pcopy.errors import Refused
+from pcopy.fsio.named_file import open_to_write
 from pcopy.signature.replacing import with_umask
 from pcopy.tasks.base.itemized import Itemized, ItemLine
 from pcopy.text import shown
 
 BEGINNINGS = {"errors": b'{"path": "', "log": b'{"action": "'}
 """Of each line, by the option that names the file."""
+
+CALLED = {"errors": "errors file", "log": "log"}
+"""What people call the files."""
 
 
 def path_values(path: bytes) -> dict[str, str]:
@@ -42,18 +45,17 @@ def items_json(items: Sequence[Itemized]) -> Iterator[str]:
     return (item_json(item) for each in items for item in each.each())
 
 
-def _opened(path: str, flags: int) -> int:
-    """Somebody may have put a link there since it was looked at."""
-    return os.open(path, flags if is_stream(os.fsencode(path)) else flags | os.O_NOFOLLOW, 0o666)
+def refusal(option: str, status: os.stat_result, beginning: bytes) -> str:
+    """Return why a regular file must not become that of ``option``, or nothing if it may.
 
-
-def is_stream(path: bytes) -> bool:
-    """Is it, or leads it to, a FIFO or a character device? /dev/stderr, for instance."""
-    try:
-        mode = os.stat(path).st_mode
-    except OSError:  # a link to nothing
-        return False
-    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+    It is emptied and written through, so all its names would lose what they hold. Where the option's value was
+    forgotten, the file is one that the shell has named.
+    """
+    if status.st_nlink > 1:
+        return "has other names (hard links), which would be emptied too; name another file"
+    if beginning and not beginning.startswith(BEGINNINGS[option]):
+        return f"is there already, and is not what --{option} has written; name another file, or remove it"
+    return ""
 
 
 class LinesFile:
@@ -65,14 +67,28 @@ class LinesFile:
         self.what = what
         try:
             with with_umask(umask):
-                # Closed in ``close``. It is ASCII, but that codec might have to be loaded yet.
-                self._file = open(os.fsdecode(path), "a", encoding="utf-8", opener=_opened)  # noqa: SIM115
+                opened = open_to_write(path)
         except OSError as error:
             raise Refused(f"{shown(path)}: cannot write the {what}: {error.strerror}") from None
+        # Closed in ``close``. It is ASCII, but that codec might have to be loaded yet.
+        self._file = open(opened.descriptor, "w", encoding="utf-8")  # noqa: SIM115
+        status = os.fstat(opened.descriptor)
+        self._is_emptied = stat.S_ISREG(status.st_mode) and not opened.inherited
+        """Does it hold only what this program writes?"""
+        if self._is_emptied:
+            self._refuse_others(status)
+
+    def _refuse_others(self, status: os.stat_result) -> None:
+        """Raise ``Refused`` if something else has taken the name since ``check_outputs`` looked at it."""
+        option = next(option for option, what in CALLED.items() if what == self.what)
+        why = refusal(option, status, os.pread(self._file.fileno(), max(map(len, BEGINNINGS.values())), 0))
+        if why:
+            self._file.close()
+            raise Refused(f"{shown(self.path)}: {why}")
 
     def begin(self) -> None:
-        """Drops what an earlier job has left."""
-        with suppress(OSError):  # a pipe or a device holds nothing
+        """Drops what an earlier job has left; what stands in a file that was inherited stays."""
+        if self._is_emptied:
             self._file.truncate(0)
 
     def write(self, lines: Iterable[str]) -> None:

@@ -12,6 +12,7 @@ from pcopy.errors import Refused
 from pcopy.fsio import durable
 from pcopy.fsio.close import held_open
 from pcopy.fsio.durable import Synced
+from pcopy.fsio.named_file import open_directory_of, refuse_to_replace
 from pcopy.signature.replacing import with_umask
 from pcopy.text import shown
 
@@ -26,10 +27,9 @@ class OutputFile:
         """Files are made with ``umask`` (None: the process's own). Raises ``Refused`` if nothing can be made there."""
         self.path = path
         self._umask = umask
-        directory, self.name = os.path.split(path)
         self._temporary = b".pcopy-" + os.urandom(8).hex().encode()
         try:
-            self._directory = os.open(directory or b".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._directory, self.name, _, _ = open_directory_of(path)
         except OSError as error:
             raise Refused(f"{shown(path)}: its directory cannot be opened: {error.strerror}") from None
         try:
@@ -39,6 +39,7 @@ class OutputFile:
             raise Refused(f"{shown(path)}: cannot be written: {error.strerror}; name another file") from None
 
     def _try(self) -> None:
+        refuse_to_replace(self._directory, self.name)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         os.close(os.open(self._temporary, flags, 0o600, dir_fd=self._directory))
         os.unlink(self._temporary, dir_fd=self._directory)
@@ -52,6 +53,7 @@ class OutputFile:
 
     def replace(self, contents: bytes, *, durable_contents: bool = False) -> None:
         """Raises ``OSError``; then what was there stays. ``durable_contents``: waits for storage before the rename."""
+        refuse_to_replace(self._directory, self.name)
         synced = Synced.CONTENTS if durable_contents else Synced.NOTHING
         with (
             with_umask(self._umask),

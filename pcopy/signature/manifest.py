@@ -21,7 +21,7 @@ from pcopy.named import NamedTuple
 from pcopy.signature.algorithms import ALGORITHMS, Algorithm, algorithm
 from pcopy.signature.items import DIRECTORY, FIFO, FILE, KINDS, ROOT, DirectoryHasher, file_digest, special_digest
 from pcopy.signature.replacing import Path, replacing
-from pcopy.signature.signature_file import is_block_size, refusing
+from pcopy.signature.signature_file import is_block_size, opened_to_read, refusing
 from pcopy.text import shown
 
 MAGIC = b"#pcopy-manifest"
@@ -120,11 +120,11 @@ class ManifestReader:
         self._path = path
         self.algorithm: Algorithm
         self.block_size: int
-        with refusing("manifest", path), open(path, "rb") as stream:
+        with refusing("manifest", path), opened_to_read(path) as stream:
             self.algorithm, self.block_size = _header(stream)
 
     def __iter__(self) -> Iterator[Entry]:
-        with refusing("manifest", self._path), open(self._path, "rb", buffering=_BUFFER) as stream:
+        with refusing("manifest", self._path), opened_to_read(self._path, _BUFFER) as stream:
             found = _header(stream)
             if found != (self.algorithm, self.block_size):
                 raise ValueError("line 1: another manifest has taken its place")

@@ -7,7 +7,6 @@ stays as it is.
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import BinaryIO, TypeAlias
@@ -15,6 +14,7 @@ from typing import BinaryIO, TypeAlias
 from pcopy.errors import Refused
 from pcopy.fsio import durable
 from pcopy.fsio.durable import Synced
+from pcopy.fsio.named_file import Directory, NotTrusted, open_directory_of, refuse_to_replace
 from pcopy.text import shown
 
 Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
@@ -29,24 +29,21 @@ def replacing(path: Path, umask: int | None = None, writer: str = "", *, unnamed
     ``path`` is there and is no regular file, ``OSError`` for what the system refuses.
     """
     target = os.fsencode(path)
-    _refuse_what_is_no_file(target)
-    directory, name = os.path.split(target)
     mine = [writer] if writer else []
     temporary = "-".join([".pcopy", *mine, os.urandom(8).hex()]).encode()
     with ExitStack() as stack:
-        descriptor, synced = _opened(directory or b".")
-        stack.callback(os.close, descriptor)
+        directory = open_directory_of(target)
+        stack.callback(os.close, directory.descriptor)
+        _refuse_what_is_no_file(target, directory)
+        # The next commit of its file system makes a name durable in a directory that cannot be read.
+        synced = Synced.NAME if directory.can_sync else Synced.CONTENTS
         with with_umask(umask):
-            replaced = durable.replacing(descriptor, name, temporary, mode=0o666, synced=synced, unnamed=unnamed)
+            replaced = durable.replacing(
+                directory.descriptor, directory.name, temporary, mode=0o666, synced=synced, unnamed=unnamed
+            )
             stream = stack.enter_context(replaced)
         yield stream
-
-
-def _opened(directory: bytes) -> tuple[int, Synced]:
-    try:
-        return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), Synced.NAME
-    except PermissionError:  # it may be written to but not read; its file system's next commit makes the name durable
-        return os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), Synced.CONTENTS
+        _refuse_what_is_no_file(target, directory)
 
 
 @contextmanager
@@ -65,12 +62,9 @@ def with_umask(umask: int | None) -> Iterator[None]:
         os.umask(before)
 
 
-def _refuse_what_is_no_file(target: bytes) -> None:
+def _refuse_what_is_no_file(target: bytes, directory: Directory) -> None:
+    """Raise ``Refused`` if the name of ``target`` is there and is no regular file, such as a FIFO that is read from."""
     try:
-        mode = os.lstat(target).st_mode
-    except OSError:
-        return
-    if stat.S_ISLNK(mode):  # as /dev/stdout is one
-        raise Refused(f"{shown(target)} is a symbolic link and is not replaced; name the file itself")
-    if not stat.S_ISREG(mode):
-        raise Refused(f"{shown(target)} is no regular file and is not replaced by one")
+        refuse_to_replace(directory.descriptor, directory.name)
+    except NotTrusted as error:
+        raise Refused(f"{shown(target)}: {error.strerror}") from None

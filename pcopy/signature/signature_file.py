@@ -15,8 +15,10 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import BinaryIO
 
 from pcopy.errors import Refused
+from pcopy.fsio.named_file import open_to_read
 from pcopy.named import NamedTuple
 from pcopy.signature.algorithms import ALGORITHMS, algorithm
 from pcopy.signature.plain_yaml import Value, dump, load
@@ -84,11 +86,17 @@ def write_signature(path: Path, signature: Signature, umask: int | None = None, 
 
 def read_signature(path: Path) -> Signature:
     """The signature in the file ``path``; raises ``Refused``, with one line, for everything that is wrong with it."""
-    with refusing("signature file", path), open(path, "rb") as stream:
+    with refusing("signature file", path), opened_to_read(path) as stream:
         contents = stream.read(MOST_BYTES + 1)
         if len(contents) > MOST_BYTES:
             raise ValueError(f"it has more than {MOST_BYTES} bytes")
         return _signature(contents)
+
+
+def opened_to_read(path: Path, buffering: int = -1) -> BinaryIO:
+    """The file ``path``, which must be a regular one, open for reading; raises ``OSError``."""
+    descriptor = open_to_read(os.fsencode(path), regular=True).descriptor
+    return open(descriptor, "rb", buffering=buffering)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,6 +14,7 @@ from pcopy.archive.member import name_in_archive
 from pcopy.engine.task import Spawn, Task
 from pcopy.errors import INCOMPLETE, OK, STOPPED, Refused
 from pcopy.fsio.durable import sync_directory
+from pcopy.fsio.named_file import NotTrusted, look
 from pcopy.fsio.problem import Problem
 from pcopy.jobs.files_from import path_of, sorted_list
 from pcopy.jobs.path_read import root_read
@@ -200,8 +202,10 @@ class ArchivePreparation(OfArchive):
                 index = Index(status.st_size, status.st_mtime_ns, layout.points, layout.end, frames)
                 with replacing(path, self.job.options.umask, self.job.writer) as stream:
                     stream.write(packed(index))
-            elif stat.S_ISREG(os.lstat(path).st_mode):
-                os.unlink(path)
+            else:
+                directory, name = rank.descriptors[0].target, os.path.basename(path)
+                if stat.S_ISREG(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+                    os.unlink(name, dir_fd=directory)
         except FileNotFoundError:
             pass
         except (OSError, Refused) as error:
@@ -248,9 +252,14 @@ def _archive_to_make(path: bytes) -> bytes:
     directory, name = os.path.split(path)
     if name in (b"", b".", b".."):
         raise Refused(f"{shown(path)}: is a directory, as it is written; name the archive's file")
-    real = os.path.realpath(directory or b".")
-    if not os.path.isdir(real):
-        raise Refused(f"{shown(path)}: its directory does not exist; make it first")
+    try:
+        real = look(os.path.join(directory or b".", b".")).path
+    except NotTrusted as error:
+        raise Refused(f"{shown(path)}: cannot be made: {error.strerror}") from None
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            raise Refused(f"{shown(path)}: its directory does not exist; make it first") from None
+        raise Refused(f"{shown(path)}: its directory cannot be opened: {error.strerror}") from None
     if not os.access(real, os.W_OK | os.X_OK):
         raise Refused(f"{shown(path)}: its directory may not be written")
     try:
@@ -279,7 +288,11 @@ def _refuse_what_is_made(directory: bytes, temporary: bytes, archive: bytes) -> 
 def _root(path: bytes, directory: bytes, archive: bytes) -> Root:
     root = root_read(os.path.join(directory, path), follow=False)
     around, name = os.path.split(archive)
-    status = os.stat(around)
+    try:
+        status = look(os.path.join(around, b".")).status
+    except OSError as error:
+        raise Refused(f"{shown(archive)}: its directory cannot be opened: {error.strerror}") from None
+    assert status is not None  # of a directory that is there
     return root._replace(
         source_shown=path, target=around, name=name, target_shown=archive, target_id=(status.st_dev, status.st_ino)
     )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from pcopy import __version__
 from pcopy.errors import Refused
 from pcopy.fsio.directories import count_entries
+from pcopy.fsio.named_file import NotTrusted, check_to_write, look, open_to_read
 from pcopy.jobs.meant import meant_or_made
 from pcopy.jobs.paths import filled_by, lies_in, refuse_within, source_of
 from pcopy.report.screen import Telling
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pcopy.tasks.sign.signing import SignState
 
 
-_CALLED = {each: f"not what --{each} has written" for each in ("errors", "log", "metrics", "svg")}
+_CALLED = {each: f"not what --{each} has written" for each in ("metrics", "svg")}
 """What is said of a file that is none of its kind."""
 
 DRAWN = "<!-- drawn by pdbench -->\n"
@@ -52,7 +53,7 @@ def check_outputs(roots: Sequence[Root], options: Options, telling: Telling, *, 
     if copies:
         trees.add(filled_by(roots))
     for what, path in outputs.items():
-        file = _real_name(path)
+        file = _real_name(path, what)
         for tree in trees:
             if lies_in(file, tree):
                 read = "which is copied from or to" if copies else "which is read"
@@ -120,15 +121,26 @@ def check_lists(paths: Sequence[bytes], roots: Sequence[Root], telling: Telling,
 def _refuse_the_same(outputs: Mapping[str, bytes]) -> None:
     names: dict[bytes, str] = {}
     for what, path in outputs.items():
-        other = names.setdefault(_real_name(path), what)
+        other = names.setdefault(_real_name(path, what), what)
         if other != what:
             raise Refused(f"{shown(path)}: {other} and {what} cannot be the same file")
 
 
-def _real_name(path: bytes) -> bytes:
-    """The name itself from the root, without links on the way to it; a link of that name is not followed."""
-    directory, name = os.path.split(path)
-    return os.path.join(os.path.realpath(directory or b"."), name)
+def _real_name(path: bytes, what: str) -> bytes:
+    """Return the path of an output from the root, without symbolic links. Raises ``Refused``.
+
+    The name itself may be a link only for files that are written through; a link of another output's name stays one.
+    """
+    try:
+        if what in _WRITTEN_THROUGH:
+            return look(path).path
+        directory, name = os.path.split(path)
+        return os.path.join(look(os.path.join(directory or b".", b".")).path, name)
+    except NotTrusted as error:
+        raise Refused(f"{shown(path)}: {error.strerror}") from None
+    except OSError:  # ``_check_output`` says what is wrong
+        directory, name = os.path.split(path)
+        return os.path.join(os.path.realpath(directory or b"."), name)
 
 
 def _is_socket(root: Root) -> bool:
@@ -142,11 +154,12 @@ def _check_output(what: str, path: bytes) -> None:
     """Raises ``Refused`` unless ``path`` can become the file, and nothing else is lost by that.
 
     What is new takes the name as a whole: whatever else has it would be gone. The file of errors and the log are
-    emptied and written through, so other names of them would lose their contents; a stream loses nothing. Where the
-    option's value was forgotten, the file is one that the shell has named.
+    emptied and written through, also where a symbolic link leads to them; a stream loses nothing. (Both are checked
+    once more, on the open file, when they are opened.)
     """
-    from pcopy.report.lines_file import is_stream
-
+    if what in _WRITTEN_THROUGH:
+        _check_written_through(what, path)
+        return
     try:
         status = os.lstat(path)
     except FileNotFoundError:
@@ -154,21 +167,50 @@ def _check_output(what: str, path: bytes) -> None:
         return
     except OSError as error:
         raise Refused(f"{shown(path)}: cannot be written: {error.strerror}") from None
-    if what in _WRITTEN_THROUGH and is_stream(path):
-        return
     _refuse_no_file(path, status, what)
-    if what in _WRITTEN_THROUGH and status.st_nlink > 1:
-        raise Refused(f"{shown(path)}: has other names (hard links), which would be emptied too; name another file")
     if not _is_older(path, what):
         called = _CALLED.get(what, f"no {what}")
         raise Refused(f"{shown(path)}: is there already, and is {called}; name another file, or remove it")
-    if what not in _WRITTEN_THROUGH:
+    _check_directory(path)
+
+
+def _check_written_through(what: str, path: bytes) -> None:
+    """Raises ``Refused`` unless ``LinesFile`` can write to what ``path`` leads to."""
+    from pcopy.report.lines_file import BEGINNINGS, refusal
+
+    try:
+        found = look(path)
+        if found.status is None:
+            _check_directory(found.path, path)
+            return
+        if stat.S_ISDIR(found.status.st_mode):
+            _refuse_no_file(path, found.status, what)
+        if found.inherited:
+            return
+        check_to_write(found.status)
+        if found.is_stream:
+            return
+        beginning = _beginning(path, max(map(len, BEGINNINGS.values())))
+    except FileNotFoundError:
         _check_directory(path)
+        raise Refused(f"{shown(path)}: leads through something that does not exist; name another file") from None
+    except OSError as error:
+        raise Refused(f"{shown(path)}: cannot be written: {error.strerror}") from None
+    if why := refusal(what, found.status, beginning):
+        raise Refused(f"{shown(path)}: {why}")
+
+
+def _beginning(path: bytes, size: int) -> bytes:
+    """Up to ``size`` bytes of a regular file. Raises ``Refused`` if it cannot be read."""
+    try:
+        with open(open_to_read(path, regular=True, keep_atime=True).descriptor, "rb") as file:
+            return file.read(size)
+    except OSError as error:
+        raise Refused(f"{shown(path)}: is there already, and cannot be read: {error.strerror}") from None
 
 
 def _is_older(path: bytes, what: str) -> bool:
     """Is the file an older one of its kind, or empty?"""
-    from pcopy.report.lines_file import BEGINNINGS
     from pcopy.report.metrics import begins_as_metrics
     from pcopy.report.report import begins_as_report
     from pcopy.signature.manifest import begins_as_manifest
@@ -185,7 +227,6 @@ def _is_older(path: bytes, what: str) -> bool:
         "metrics": begins_as_metrics,
         "report": begins_as_report,
         "svg": partial(_begins, DRAWN.encode()),
-        **{each: partial(_begins, words) for each, words in BEGINNINGS.items()},
     }
     return not beginning or begins[what.partition(" ")[0]](beginning)
 
@@ -204,12 +245,14 @@ def _refuse_no_file(path: bytes, status: os.stat_result, what: str) -> None:
         raise Refused(f"{shown(path)}: is no regular file, and is not replaced by one")
 
 
-def _check_directory(path: bytes) -> None:
-    directory = os.path.dirname(_real_name(path))
+def _check_directory(path: bytes, called: bytes = b"") -> None:
+    """Raises ``Refused`` unless ``path``, which users know as ``called``, can be made."""
+    directory = os.path.dirname(_real_name(path, ""))
     if not os.path.isdir(directory):
-        raise Refused(f"{shown(path)}: its directory does not exist; {meant_or_made(directory, 'make it first')}")
+        advice = meant_or_made(directory, "make it first")
+        raise Refused(f"{shown(called or path)}: its directory does not exist; {advice}")
     if not os.access(directory, os.W_OK | os.X_OK):
-        raise Refused(f"{shown(path)}: its directory may not be written")
+        raise Refused(f"{shown(called or path)}: its directory may not be written")
 
 
 def umask_of_user() -> int:

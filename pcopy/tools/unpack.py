@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterable
 
 from pcopy.engine.task import Spawn, Task
 from pcopy.errors import INCOMPLETE, OK, Refused
+from pcopy.fsio.named_file import NotTrusted, open_to_read
 from pcopy.fsio.problem import Problem
 from pcopy.jobs.meant import meant
 from pcopy.report.streams import tell
@@ -160,17 +162,10 @@ def archive_to_read(arguments: ArchiveArguments, letters: str) -> tuple[bytes, O
     words += [b"-T", arguments.listing] if arguments.listing else arguments.paths
     tar = " ".join([f"tar {letters}", *map(for_shell, words)])
     try:
-        mode = os.stat(path).st_mode
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor, real, _ = open_to_read(path, regular=True)
     except OSError as error:
-        advice = meant(path) or "check the name, and its mode"
-        raise Refused(f"{shown(path)}: {error.strerror}; {advice}") from None
-    real = os.path.realpath(path)
+        raise Refused(_why_not_opened(path, error)) from None
     try:
-        if stat.S_ISDIR(mode):
-            raise Refused(f"{shown(path)}: is a directory; name the archive's file")
-        if not stat.S_ISREG(mode):
-            raise Refused(f"{shown(path)}: is no regular file, and ptar reads archives at many places at once; use tar")
         ArchiveContents(descriptor, real, tar)
     except OneStream as stream:
         return real, stream
@@ -179,6 +174,16 @@ def archive_to_read(arguments: ArchiveArguments, letters: str) -> tuple[bytes, O
     finally:
         os.close(descriptor)
     return real, None
+
+
+def _why_not_opened(path: bytes, error: OSError) -> str:
+    if error.errno == errno.EISDIR:
+        return f"{shown(path)}: is a directory; name the archive's file"
+    if error.errno == errno.EPERM and isinstance(error, NotTrusted):
+        return f"{shown(path)}: cannot be opened: {error.strerror}"
+    if isinstance(error, NotTrusted):
+        return f"{shown(path)}: is no regular file, and ptar reads archives at many places at once; use tar"
+    return f"{shown(path)}: {error.strerror}; {meant(path) or 'check the name, and its mode'}"
 
 
 def _target(path: bytes) -> Root:

@@ -233,8 +233,10 @@ def _is_signature(first: bytes, second: bytes) -> bool:
 
 
 def _beginning(path: bytes) -> bytes:
-    with open(path, "rb") as file:
-        return file.read(LOOK)
+    """How a file begins, which may be a signature or data; a signature is read by ``read_signature`` then."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as file:
+        is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+        return file.read(LOOK) if is_regular else b""
 
 
 def _begins_with(path: bytes, holds: Callable[[bytes], bool]) -> bool:

@@ -120,11 +120,10 @@ class WalkPreparation(TreePreparation):
 
     def _take_list(self, arguments: WalkArguments) -> None:
         """Whatever is listed is told by its path, below a root without a name."""
-        from pcopy.walk.saved_listing import STANDARD_INPUT, SavedListing
+        from pcopy.walk.saved_listing import STANDARD_INPUT, check_whole
 
         if arguments.tree.listing != STANDARD_INPUT:
-            with SavedListing(arguments.tree.listing, "--from", nul=arguments.tree.nul, meant=meant) as listing:
-                listing.check_end()
+            check_whole(arguments.tree.listing, "--from", nul=arguments.tree.nul, meant=meant)
         base = arguments.base
         if base and not os.path.isdir(base):
             raise Refused(f"{shown(base)}: is no directory, in which what --from lists could lie")

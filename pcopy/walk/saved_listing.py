@@ -6,6 +6,7 @@ of the list and the number of the line.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -70,6 +71,28 @@ class Recorded(NamedTuple):
     atime_ns: int | None
     mtime_ns: int | None
     ctime_ns: int | None
+
+
+_READ_ONCE: dict[bytes, int] = {}
+"""Descriptors of lists that are open already, by what the user calls them: what a pipe holds can be read once."""
+
+
+def check_whole(file: bytes, option: str, *, nul: bool, meant: Callable[[bytes], str]) -> None:
+    """Raise ``Refused`` if a list cannot be opened, or is a saved listing that was cut off.
+
+    A list that can be read only once, such as a pipe, stays open for the next ``SavedListing`` of that name.
+    """
+    from pcopy.fsio.named_file import look, open_to_read
+
+    try:
+        status = look(file).status
+        if status is not None and not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+            _READ_ONCE[file] = open_to_read(file).descriptor
+            return
+    except OSError:  # the same is said below
+        pass
+    with SavedListing(file, option, nul=nul, meant=meant) as listing:
+        listing.check_end()
 
 
 _CUT_OFF = "has no end: the listing was cut off; write it anew"
@@ -179,14 +202,19 @@ class SavedListing:
     def _opened(self, file: bytes) -> BinaryIO:
         if file == STANDARD_INPUT:
             return open(0, "rb", buffering=0, closefd=False)
+        if file in _READ_ONCE:
+            return open(_READ_ONCE.pop(file), "rb", buffering=0)
+        from pcopy.fsio.named_file import open_to_read
+
         try:
-            if not os.path.lexists(file):
-                raise Refused(f"{self.name}: does not exist; {self._meant(file) or 'check the name'}")
-            if stat.S_ISDIR(os.stat(file).st_mode):
-                raise Refused(f"{self.name}: is a directory; name a file that lists paths, or - to read them")
-            return open(file, "rb", buffering=0)
-        except HINDRANCES as error:
-            raise Refused(f"{self.name}: {hindrance(error)}") from None
+            return open(open_to_read(file).descriptor, "rb", buffering=0)
+        except FileNotFoundError:
+            raise Refused(f"{self.name}: does not exist; {self._meant(file) or 'check the name'}") from None
+        except OSError as error:
+            if error.errno == errno.EISDIR:
+                text = "is a directory; name a file that lists paths, or - to read them"
+                raise Refused(f"{self.name}: {text}") from None
+            raise Refused(f"{self.name}: cannot be opened: {error.strerror}") from None
 
     def _read(self, source: BinaryIO, size: int) -> bytes:
         """So many bytes, or fewer at the end."""

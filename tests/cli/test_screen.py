@@ -163,11 +163,12 @@ def test_no_more_failures_than_are_shown() -> None:
 
 def test_all_failures_are_in_the_errors_file(tmp_path: Path) -> None:
     path = tmp_path / "errors.jsonl"
-    path.write_text("old")
+    old = '{"path": "old"}\n'
+    path.write_text(old)
     stream = io.StringIO()
     telling = Telling(errors=bytes(path), quiet=True)
     with closing(open_screen(COPY.name, COPY.stages, telling, stream, Clock())) as screen:
-        assert path.read_text() == "old"
+        assert path.read_text() == old
         screen.begin()
         assert path.read_text() == ""
         screen.failures(failed(150))

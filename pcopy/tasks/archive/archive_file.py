@@ -15,6 +15,7 @@ from contextlib import suppress
 
 from pcopy import libc
 from pcopy.fsio.close import held_open
+from pcopy.fsio.named_file import open_directory_of
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.temporary import PREFIX, is_undressed
 from pcopy.tasks.base.rank import Rank
@@ -52,7 +53,7 @@ def is_in_use(directory: bytes, name: bytes) -> bool:
     """Does a process make this archive now, as far as that can be told? Raises ``Problem`` if something else has its
     temporary name."""
     with failing("open"):
-        descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = open_directory_of(os.path.join(directory, name)).descriptor
     try:
         if look_for(descriptor, name) is None:
             return False

@@ -16,6 +16,7 @@ from functools import partial
 
 from pcopy.archive.index import SUFFIX, Index, unpacked
 from pcopy.errors import Refused
+from pcopy.fsio.named_file import NotTrusted, open_to_read
 from pcopy.fsio.patience import patiently
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.seekable_zstd import LARGEST_FRAME, SeekTable, read_frame
@@ -126,7 +127,9 @@ class ArchiveContents:
         """The one beside it, if there is one; raises ``ValueError`` if it does not fit, and ``Problem``."""
         status = status_of(self.descriptor, on_source=True)
         try:
-            beside = os.open(self._path + SUFFIX, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            beside = open_to_read(self._path + SUFFIX, regular=True).descriptor
+        except NotTrusted as error:
+            raise ValueError(error.strerror) from None
         except OSError:
             return None
         try:

@@ -10,6 +10,7 @@ from pcopy.archive.member import Member
 from pcopy.archive.reader import Read
 from pcopy.errors import Refused
 from pcopy.fsio.attributes import Attributes
+from pcopy.fsio.named_file import NotTrusted, open_to_read
 from pcopy.fsio.problem import Problem, changed, failing
 from pcopy.fsio.source import status_of
 from pcopy.tasks.archive.contents import ArchiveContents
@@ -32,7 +33,8 @@ class OpenArchive:
     def contents(self) -> ArchiveContents:
         """Raises ``Problem``."""
         if self._contents is None:
-            descriptor = open_archive(self._path)
+            is_named = self._path == self._archive  # else it is what rank 0 holds open for the others
+            descriptor = open_archive(self._path) if is_named else _open_contents(self._path)
             try:
                 status = status_of(descriptor, on_source=True)
                 if self._version not in ((), version_of(status)):
@@ -86,6 +88,15 @@ def version_of(status: os.stat_result) -> tuple[int, ...]:
 
 def open_archive(path: bytes) -> int:
     """Raises ``Problem``."""
+    try:
+        return open_to_read(path, regular=True).descriptor
+    except NotTrusted as error:
+        raise Problem("open", 0, on_source=True, text=error.strerror) from error
+    except OSError as error:
+        raise Problem.of("open", error, on_source=True) from error
+
+
+def _open_contents(path: bytes) -> int:
     with failing("open", on_source=True):
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
 

@@ -1,0 +1,428 @@
+"""Opens the files that the command line or a configuration file names, for reading and for writing.
+
+A user with rights (root, most often) names files in directories that other users may write to, such as /tmp or a
+project's directory. Three rules hold for every user:
+
+- A symbolic link, in any component of the path, is followed only if root or the caller (the effective user) owns it.
+  ``trust_all_links`` lifts this rule (``--insecure-links``).
+- A regular file or a FIFO that is written to belongs to the caller or to root, and other users may not write to it.
+- Opening does not block: a FIFO without a reader is refused after ``READER_PATIENCE`` seconds. Reading a FIFO waits
+  until a writer has opened it, so that it is never taken for an empty file.
+
+Components are opened one by one, each relative to the descriptor of the directory before it, and links are resolved
+here. So what was checked is what is opened, whatever other users rename meanwhile. ``/dev/stdin``, ``/dev/stdout``,
+``/dev/stderr``, ``/dev/fd/N`` and ``/proc/self/fd/N`` are recognised by their text: the descriptor is duplicated, and
+nothing is checked, because whoever started the program has opened it.
+
+What cannot be opened raises ``OSError``; its ``strerror`` is fit for the end of a line that names the path.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+
+from pcopy.fsio.close import let_go
+from pcopy.fsio.patience import patiently
+from pcopy.named import NamedTuple
+from pcopy.text import shown
+
+READER_PATIENCE = 5.0
+"""Seconds in which a FIFO must be opened for reading: the reader may be started at the same time as the program."""
+_READER_PAUSE = 0.05
+"""Seconds between two attempts to open a FIFO for writing."""
+_MOST_LINKS = 40
+"""Links that are followed in one path; the kernel follows no more (path_resolution(7))."""
+_MOST_ATTEMPTS = 100
+"""Attempts to open a name whose item is replaced between the look and the call; each takes some microseconds."""
+
+_LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+_STANDARD = {b"/dev/stdin": 0, b"/dev/stdout": 1, b"/dev/stderr": 2}
+_DESCRIPTOR = re.compile(rb"/+(?:dev|proc/+(?:self|thread-self))/+fd/+([0-9]{1,9})")
+_REFUSED_KINDS = (
+    (stat.S_ISDIR, errno.EISDIR, os.strerror(errno.EISDIR)),
+    (stat.S_ISSOCK, errno.ENXIO, "it is a socket; name a file"),
+    (stat.S_ISBLK, errno.ENOTSUP, "it is a block device; name a file"),
+)
+
+
+class NotTrusted(OSError):
+    """A rule of this module forbids to open the file; ``strerror`` says which, and what to do."""
+
+
+class _Trust:
+    all_links = False
+
+
+def trust_all_links(trusted: bool) -> None:
+    """Set whether links of other users are followed, for this process and those that it forks."""
+    _Trust.all_links = trusted
+
+
+class Opened(NamedTuple):
+    """An open file.
+
+    ``path`` is its path from the root without symbolic links. ``inherited``: the descriptor is a duplicate of one that
+    the program was started with.
+    """
+
+    descriptor: int
+    path: bytes
+    inherited: bool = False
+
+
+class Look(NamedTuple):
+    """An item that was looked at and not opened: its ``path`` as in ``Opened``, and its status.
+
+    ``status`` is None if nothing has that name.
+    """
+
+    path: bytes
+    status: os.stat_result | None
+    inherited: bool = False
+
+    @property
+    def is_stream(self) -> bool:
+        """True if it is an inherited descriptor, a FIFO or a character device."""
+        mode = self.status.st_mode if self.status else 0
+        return self.inherited or stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+
+
+class _Place(NamedTuple):
+    """Where a path leads: the ``name`` in the open directory ``parent``, whose path is ``above``.
+
+    ``item`` is an O_PATH descriptor, or -1 if nothing has that name. ``inherited``: the number of the descriptor that
+    the path stands for; all else is unset then.
+    """
+
+    parent: int
+    above: bytes
+    name: bytes
+    item: int
+    inherited: int = -1
+
+    @property
+    def path(self) -> bytes:
+        return self.above if self.name == b"." else os.path.join(self.above, self.name)
+
+
+def inherited_descriptor(path: bytes) -> int:
+    """Return the number of the descriptor that ``path`` stands for by its text, or -1."""
+    if (number := _STANDARD.get(path)) is not None:
+        return number
+    found = _DESCRIPTOR.fullmatch(path)
+    return int(found[1]) if found else -1
+
+
+def look(path: bytes) -> Look:
+    """Return what ``path`` leads to, without opening it. Raises ``OSError``."""
+    with _place(path) as place:
+        if place.inherited >= 0:
+            return Look(_path_of(place.inherited, path), os.fstat(place.inherited), inherited=True)
+        return Look(place.path, None if place.item < 0 else os.fstat(place.item))
+
+
+@contextmanager
+def held(path: bytes) -> Iterator[int]:
+    """Look at an item of any kind: give a descriptor for ``os.fstat`` and ``handle_of``. Raises ``OSError``."""
+    with _place(path) as place:
+        if place.inherited < 0 and place.item < 0:
+            raise _error(errno.ENOENT)
+        yield place.inherited if place.inherited >= 0 else place.item
+
+
+def open_to_read(path: bytes, *, regular: bool = False, trust_links: bool = False, keep_atime: bool = False) -> Opened:
+    """Open ``path`` for reading. Raises ``OSError``.
+
+    ``regular``: anything but a regular file is refused. ``trust_links``: the caller itself checks who owns the links.
+    ``keep_atime``: reading does not change the access time, where the system allows that.
+    """
+    for _ in range(_MOST_ATTEMPTS):
+        with _place(path, trust_links=trust_links) as place:
+            if place.inherited >= 0:
+                return _duplicated(place.inherited, path, os.O_WRONLY, regular=regular)
+            if place.item < 0:
+                raise _error(errno.ENOENT)
+            _check_kind(os.fstat(place.item), regular=regular)
+            try:
+                descriptor = patiently(partial(_open_to_read, place, keep_atime))
+            except OSError as error:
+                if error.errno in (errno.ELOOP, errno.ENOENT):  # it was replaced since it was looked at
+                    continue
+                raise
+            try:
+                status = os.fstat(descriptor)
+                _check_kind(status, regular=regular)
+                if stat.S_ISFIFO(status.st_mode):
+                    _wait_for_writer(descriptor)
+                os.set_blocking(descriptor, True)
+            except BaseException:
+                let_go(descriptor)
+                raise
+            return Opened(descriptor, place.path)
+    raise _replaced()
+
+
+def open_to_write(path: bytes) -> Opened:
+    """Open ``path`` for appending, and a regular file for reading, too; create it with mode 0666 less the umask.
+
+    What it holds stays. Raises ``OSError``.
+    """
+    deadline = time.monotonic() + READER_PATIENCE
+    attempts = 0
+    while attempts < _MOST_ATTEMPTS:
+        with _place(path) as place:
+            if place.inherited >= 0:
+                return _duplicated(place.inherited, path, os.O_RDONLY)
+            try:
+                return Opened(_open_or_create(place), place.path)
+            except OSError as error:
+                is_without_reader = error.errno == errno.ENXIO and not isinstance(error, NotTrusted)
+                if not is_without_reader and error.errno not in (errno.ELOOP, errno.ENOENT, errno.EEXIST):
+                    raise
+        attempts += not is_without_reader
+        if is_without_reader:
+            if time.monotonic() > deadline:
+                text = f"it is a FIFO that nobody has opened for reading in {READER_PATIENCE:.0f} seconds"
+                raise NotTrusted(errno.ENXIO, f"{text}; start its reader first")
+            time.sleep(_READER_PAUSE)
+    raise _replaced()
+
+
+class Directory(NamedTuple):
+    """The open directory in which a file is, the file's ``name`` in it, and the file's path as in ``Opened``.
+
+    ``can_sync``: the descriptor serves for fsync. (A directory that may be searched and not read cannot be synced.)
+    """
+
+    descriptor: int
+    name: bytes
+    path: bytes
+    can_sync: bool
+
+
+def open_directory_of(path: bytes) -> Directory:
+    """Open the directory of the file ``path``; a link of the file's own name is not followed. Raises ``OSError``."""
+    directory, name = os.path.split(path)
+    with _place(os.path.join(directory or b".", b".")) as place:
+        if place.inherited >= 0:
+            raise _error(errno.ENOTDIR)
+        real = os.path.join(place.above, name)
+        try:
+            descriptor = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=place.parent)
+        except PermissionError:
+            return Directory(os.dup(place.parent), name, real, can_sync=False)
+        return Directory(descriptor, name, real, can_sync=True)
+
+
+def refuse_to_replace(directory: int, name: bytes) -> None:
+    """Raise ``NotTrusted`` if ``name`` is there and is no regular file, which a new file would replace."""
+    try:
+        mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(mode):
+        raise NotTrusted(errno.ELOOP, "it is a symbolic link, which is not replaced; name the file itself")
+    if not stat.S_ISREG(mode):
+        raise NotTrusted(errno.EEXIST, "it is no regular file, and is not replaced by one")
+
+
+def _open_to_read(place: _Place, keep_atime: bool) -> int:
+    if keep_atime:
+        with suppress(PermissionError):
+            return os.open(place.name, os.O_RDONLY | os.O_NOATIME | _OPEN, dir_fd=place.parent)
+    return os.open(place.name, os.O_RDONLY | _OPEN, dir_fd=place.parent)
+
+
+def _open_or_create(place: _Place) -> int:
+    """Raises ``OSError``: ENXIO for a FIFO without a reader; ELOOP, ENOENT, EEXIST if the item was replaced."""
+    if place.item < 0:
+        return os.open(place.name, _NEW, 0o666, dir_fd=place.parent)
+    status = os.fstat(place.item)
+    check_to_write(status)
+    access = os.O_RDWR if stat.S_ISREG(status.st_mode) else os.O_WRONLY
+    descriptor = patiently(partial(os.open, place.name, access | os.O_APPEND | _OPEN, dir_fd=place.parent))
+    try:
+        check_to_write(os.fstat(descriptor))
+        os.set_blocking(descriptor, True)
+    except BaseException:
+        let_go(descriptor)
+        raise
+    return descriptor
+
+
+def check_to_write(status: os.stat_result) -> None:
+    """Raise ``NotTrusted`` if a file with this status must not be written to."""
+    _check_kind(status)
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)):
+        return
+    if status.st_uid not in (0, os.geteuid()):
+        text = f"it belongs to user {status.st_uid}; name a file of your own, or one that is not there yet"
+        raise NotTrusted(errno.EPERM, text)
+    if status.st_mode & stat.S_IWOTH:
+        mode = f"{stat.S_IMODE(status.st_mode):04o}"
+        raise NotTrusted(errno.EPERM, f"other users may write to it (mode {mode}): chmod o-w, or name another file")
+
+
+def _check_kind(status: os.stat_result, *, regular: bool = False) -> None:
+    """Raise ``NotTrusted`` for what is neither a file nor a stream."""
+    for is_kind, number, text in _REFUSED_KINDS:
+        if is_kind(status.st_mode):
+            raise NotTrusted(number, text)
+    if regular and not stat.S_ISREG(status.st_mode):
+        raise NotTrusted(errno.EINVAL, "it is no regular file")
+
+
+def _duplicated(number: int, path: bytes, wrong: int, *, regular: bool = False) -> Opened:
+    """A duplicate of an inherited descriptor, unless that was opened with the access mode ``wrong``."""
+    import fcntl
+
+    if fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == wrong:
+        text = "not open for reading" if wrong == os.O_WRONLY else "not open for writing"
+        raise NotTrusted(errno.EBADF, f"descriptor {number} is {text}")
+    _check_kind(os.fstat(number), regular=regular)
+    return Opened(os.dup(number), _path_of(number, path), inherited=True)
+
+
+def _path_of(number: int, path: bytes) -> bytes:
+    """The path of an open file, or the path that it was named by if it has none, as a pipe."""
+    try:
+        found = os.readlink(b"/proc/self/fd/%d" % number)
+    except OSError:
+        return path
+    return found if found.startswith(b"/") else path
+
+
+def _wait_for_writer(descriptor: int) -> None:
+    """Return when a FIFO has data, or when a writer has opened it and closed it again."""
+    import select
+
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+    waiting.poll()
+
+
+@contextmanager
+def _place(path: bytes, *, trust_links: bool = False) -> Iterator[_Place]:
+    """Resolve ``path`` to the place that it leads to, all links followed, and hold that open. Raises ``OSError``."""
+    walk = _Walk(path, trust_links=trust_links or _Trust.all_links)
+    try:
+        yield walk.resolved()
+    finally:
+        walk.close()
+
+
+class _Walk:
+    """The resolution of one path, component by component.
+
+    State: ``_directory`` is the open directory that was reached, ``_above`` its path, ``_ahead`` the components that
+    remain, the next one last.
+    """
+
+    def __init__(self, path: bytes, *, trust_links: bool) -> None:
+        if not path:
+            raise _error(errno.ENOENT)
+        self._trust_links = trust_links
+        self._ahead: list[bytes] = []
+        self._links = 0
+        self._item = -1
+        self._inherited = inherited_descriptor(path)
+        self._directory, self._above = -1, b""
+        if self._inherited < 0:
+            self._begin(path)
+
+    def close(self) -> None:
+        """Close what is held open."""
+        for descriptor in (self._directory, self._item):
+            if descriptor >= 0:
+                let_go(descriptor)
+        self._directory = self._item = -1
+
+    def resolved(self) -> _Place:
+        while self._inherited < 0 and self._ahead:
+            part, is_last = self._ahead.pop(), not self._ahead
+            if part == b"..":
+                self._enter(os.open(part, _LOOK | os.O_DIRECTORY, dir_fd=self._directory), os.path.dirname(self._above))
+            elif part not in (b"", b"."):
+                below = self._look(part, is_last=is_last)
+                if below is None:
+                    continue
+                self._item = below
+                if is_last:
+                    return _Place(self._directory, self._above, part, below)
+                self._item = -1
+                self._enter(below, os.path.join(self._above, part))
+        if self._inherited >= 0:
+            return _Place(-1, b"", b"", -1, self._inherited)
+        self._item = os.dup(self._directory)
+        return _Place(self._directory, self._above, b".", self._item)
+
+    def _begin(self, path: bytes) -> None:
+        """Start anew with an absolute path, or in the working directory."""
+        start = b"/" if path.startswith(b"/") else b"."
+        self._enter(os.open(start, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), b"/" if start == b"/" else os.getcwdb())
+        self._ahead = path.split(b"/")[::-1]
+
+    def _enter(self, directory: int, path: bytes) -> None:
+        if self._directory >= 0:
+            let_go(self._directory)
+        self._directory, self._above = directory, path
+
+    def _look(self, part: bytes, *, is_last: bool) -> int | None:
+        """An O_PATH descriptor of a component, -1 for a last one that is not there; None: a link, which is ahead."""
+        if not is_last:  # O_DIRECTORY mounts what is mounted on demand
+            try:
+                return os.open(part, _LOOK | os.O_DIRECTORY, dir_fd=self._directory)
+            except NotADirectoryError:
+                pass
+        try:
+            item = os.open(part, _LOOK, dir_fd=self._directory)
+        except FileNotFoundError:
+            if is_last:
+                return -1
+            raise
+        try:
+            status = os.fstat(item)
+            if stat.S_ISLNK(status.st_mode):
+                self._follow(part, status, os.readlink(b"", dir_fd=item))
+            elif is_last:
+                item, found = -1, item
+                return found
+            else:
+                raise _error(errno.ENOTDIR)
+        finally:
+            if item >= 0:
+                let_go(item)
+        return None
+
+    def _follow(self, part: bytes, status: os.stat_result, target: bytes) -> None:
+        if status.st_uid not in (0, os.geteuid()) and not self._trust_links:
+            link = shown(os.path.join(self._above, part))
+            text = f"the symbolic link {link} to {shown(target)} belongs to user {status.st_uid} and is not followed"
+            raise NotTrusted(errno.EPERM, f"{text}; name the file itself, or write --insecure-links")
+        self._links += 1
+        if self._links > _MOST_LINKS:
+            raise _error(errno.ELOOP)
+        if not target.startswith(b"/"):
+            self._ahead += target.split(b"/")[::-1]
+            return
+        path = b"/".join([target, *self._ahead[::-1]])
+        self._inherited = inherited_descriptor(path)
+        if self._inherited < 0:
+            self._begin(path)
+
+
+def _error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+def _replaced() -> OSError:
+    return NotTrusted(errno.ESTALE, "it is replaced again and again while it is opened; name another file")
