@@ -85,6 +85,10 @@ class Program(ABC):
         from pcopy.report.streams import standard_streams
 
         words = sys.argv[1:] if argv is None else argv
+        if INSECURE_LINKS in _before_operands(list(map(os.fsdecode, words))):  # files are read while words are parsed
+            from pcopy.fsio.named_file import trust_all_links
+
+            trust_all_links(True)
         with standard_streams() as streams:
             streams.answers = self.answers
             try:
@@ -97,10 +101,6 @@ class Program(ABC):
     def _run(self, words: Sequence[str], streams: Streams) -> int:
         from pcopy.launch.launcher import is_launched, speaks
 
-        if INSECURE_LINKS in _before_operands(list(map(os.fsdecode, words))):  # files are read while words are parsed
-            from pcopy.fsio.named_file import trust_all_links
-
-            trust_all_links(True)
         try:
             try:
                 text = self.answer(words)

@@ -14,6 +14,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from pcopy.errors import REFUSED, STOPPED, Refused
+from pcopy.fsio.close import held_open
+from pcopy.fsio.named_file import NotTrusted, open_directory_of, refuse_to_replace
 from pcopy.jobs.spool import spool_in
 from pcopy.named import NamedTuple
 from pcopy.tasks.base.job import InFront, Sink
@@ -62,17 +64,28 @@ def check_file(target: ListTarget, *, force: bool, begins: bytes = b"") -> None:
     """Raises ``Refused`` where something is replaced that is no older list, or nothing that ``begins`` so."""
     path = target.path
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            beginning = file.read(64)
+        beginning = _beginning(path)
     except FileNotFoundError:
         return
     except OSError as error:
+        if error.errno == errno.EPERM and isinstance(error, NotTrusted):
+            raise Refused(f"{shown(path)}: cannot be written: {error.strerror}") from None
         if error.errno == errno.ELOOP:
             raise Refused(f"{shown(path)}: is a symbolic link; name what it leads to") from None
         raise Refused(f"{shown(path)}: is there already, and cannot be replaced: {error.strerror}") from None
     known = begins or _BEGINNINGS.get(target.form)
     if beginning and not force and not (known and beginning.startswith(known)):
         raise Refused(f"{shown(path)}: is there already, and may be anything; name another file, or write --force")
+
+
+def _beginning(path: bytes) -> bytes:
+    """How a file begins that may be replaced. Raises ``OSError``, also for what is no regular file."""
+    directory = open_directory_of(path)
+    with held_open(directory.descriptor):
+        refuse_to_replace(directory.descriptor, directory.name)
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(os.open(directory.name, flags, dir_fd=directory.descriptor), "rb") as file:
+            return file.read(64)
 
 
 class Outputs(InFront):

@@ -1,0 +1,272 @@
+"""Each option that names a file, of each program: how the file is reached (``pcopy.fsio.named_file``)."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from pcopy.cli.config_keys import PROGRAMS
+from tests.support.command import REPOSITORY, pcopy, show
+from tests.support.users import require_root
+
+STRANGER = 65531
+
+RUNS = {
+    "pcopy": ("-T", "src", "dst"),
+    "psync": ("src/", "dst"),
+    "pverify": ("src", "same"),
+    "prm": ("--yes", "src"),
+    "pstripe": ("src",),
+    "ptar": ("-cf", "a.tar", "src"),
+    "pbcast": ("src/a", "dir"),
+    "pdbench": ("dir",),
+    "pwalk": ("src",),
+    "pchmod": ("u+r", "src"),
+}
+"""A command line of each program, to which an option with a file is added."""
+
+OF_ALL = ("--errors", "--log", "--metrics", "--report", "--config", "--exclude-from")
+
+OWN = {
+    ("pcopy", "--files-from"): ("--files-from", "FILE", "-T", "src", "dst"),
+    ("pverify", "--create"): ("--create", "FILE", "src"),
+    ("pverify", "--manifest"): ("--manifest", "FILE", "src"),
+    ("pverify", "--output"): ("--compare", "size", "--output", "common:FILE", "src", "same"),
+    ("pverify", "SIGNATURE"): ("FILE", "src"),
+    ("prm", "--from"): ("--yes", "--from", "FILE"),
+    ("ptar", "--file"): ("-cf", "FILE", "src"),
+    ("ptar", "-x --file"): ("-xf", "FILE", "-C", "dir"),
+    ("ptar", "-t --file"): ("-tf", "FILE"),
+    ("ptar", "--files-from"): ("-cf", "a.tar", "-T", "FILE"),
+    ("pwalk", "--from"): ("--from", "FILE"),
+    ("pchmod", "--from"): ("--from", "FILE", "u+r"),
+    ("pchmod", "--reference"): ("--reference", "FILE", "src"),
+    ("pchmod", "--acl-from"): ("--acl-from", "FILE", "src"),
+}
+"""Command lines of options that do not go with that of ``RUNS``; some name a file as an operand."""
+
+SIMPLE = {
+    *(("pcopy", option) for option in ("--signature", "--manifest")),
+    *(("psync", option) for option in ("--signature", "--manifest")),
+    ("ptar", "--signature"),
+    ("pdbench", "--svg"),
+    ("pwalk", "--output"),
+    ("pwalk", "--page"),
+}
+
+TREES = {
+    *(("pcopy", option) for option in ("--backup", "--resume", "--control", "--discard", "--checkpoint", "--spool")),
+    *(("psync", option) for option in ("--backup", "--resume", "--control", "--discard", "--checkpoint", "--spool")),
+    ("ptar", "--directory"),
+}
+"""Options that name a directory or a job: these have rules of their own (docs/operations/security.md)."""
+
+NO_PATHS = {
+    *("N", "RATE", "HOW", "SECONDS", "SIZE", "LIST", "P", "WHEN", "WHAT", "USER:GROUP", "USER[:GROUP]", "GROUP"),
+    *("TABLE", "MODE", "KEY", "FORMAT", "CLASS", "DIR|none"),
+}
+"""What ``--help`` calls the values of options that name nothing in the file system."""
+
+ENDINGS = {"--report": ".json", "--svg": ".svg", "--page": ".html", "--output": ".lst", "--metrics": ".prom"}
+
+
+class Named(NamedTuple):
+    program: str
+    option: str
+    words: tuple[str, ...]
+
+    def line(self, file: str) -> list[str]:
+        return [word.replace("FILE", file) for word in self.words]
+
+    @property
+    def name(self) -> str:
+        return f"file{ENDINGS.get(self.option, '')}"
+
+
+def options_of(program: str) -> Iterator[tuple[str, str]]:
+    """The options that take a value, and what ``--help`` calls that."""
+    parser = getattr(importlib.import_module(f"pcopy.cli.{program}"), program.upper()).parser()
+    for action in parser._actions:
+        if action.nargs != 0:
+            yield max(action.option_strings, key=len), str(action.metavar)
+
+
+def table() -> Iterator[Named]:
+    there = {(program, option) for program in PROGRAMS for option, _ in options_of(program)}
+    for program, option in sorted(there):
+        if (program, option) not in OWN and (option in OF_ALL or (program, option) in SIMPLE):
+            yield Named(program, option, (option, "FILE", *RUNS[program]))
+    for (program, option), words in OWN.items():
+        yield Named(program, option, words)
+
+
+TABLE = {f"{each.program} {each.option}": each for each in table()}
+
+
+def test_no_option_is_missing() -> None:
+    """An option that is added later has a row, or is one of those that name no file."""
+    unknown = [
+        f"{program} {option} {value}"
+        for program in PROGRAMS
+        for option, value in options_of(program)
+        if value not in NO_PATHS and f"{program} {option}" not in TABLE and (program, option) not in TREES
+    ]
+    assert unknown == []
+
+
+@pytest.fixture
+def place(area: Path) -> Path:
+    os.chmod(area, 0o777)
+    for name in ("src", "same", "dir"):
+        (area / name).mkdir()
+    for name in ("src/a", "same/a"):
+        (area / name).write_text("a")
+    (area / "real").mkdir()
+    os.symlink("real", area / "link")
+    return area
+
+
+@pytest.mark.parametrize("row", TABLE)
+def test_a_strangers_link_is_not_followed(place: Path, row: str) -> None:
+    require_root("make a link of another user")
+    os.chown(place / "link", STRANGER, -1, follow_symlinks=False)
+    named = TABLE[row]
+    # What is written is not there yet; what is read need not be right: that it is opened is refused before.
+    if row in ("pverify SIGNATURE", "pverify --manifest"):
+        (place / "real" / named.name).write_text("format: pcopy-signature\n" if "SIG" in row else "#pcopy-manifest 1\n")
+    if named.option == "--config":
+        (place / "real" / named.name).write_text("quiet: true\n")
+    run = pcopy(*named.line(f"link/{named.name}"), program=named.program, cwd=place)
+    assert run.returncode == 2, show(run)
+    if named.option == "--config":  # of root, which takes it only from where root alone may write
+        assert b"root takes its configuration from nobody else" in run.stderr
+        return
+    if named.program == "pstripe" and b"is not on Lustre" in run.stderr:  # which is found before
+        assert not (place / "real" / named.name).exists()
+        return
+    assert b"belongs to user 65531 and is not followed" in run.stderr and run.stderr.count(b"\n") == 1, show(run)
+    assert b"link to real" in run.stderr and b"Traceback" not in run.stderr, show(run)
+    assert (place / "src/a").exists() and not (place / "dst").exists()
+
+
+@pytest.mark.parametrize("row", TABLE)
+def test_the_callers_link_is_followed(place: Path, row: str) -> None:
+    """And a stranger's with --insecure-links. Whatever else may be wrong with the file is something else."""
+    require_root("make a link of another user")
+    os.chown(place / "link", STRANGER, -1, follow_symlinks=False)
+    named = TABLE[row]
+    if named.program == "pdbench":
+        words = ["--time", "0.01", "--files", "1", "--size", "64K", "--tests", "create", "-n", "1"]
+    else:
+        words = []
+    run = pcopy("--insecure-links", *words, *named.line(f"link/{named.name}"), program=named.program, cwd=place)
+    assert b"belongs to user" not in run.stderr and run.returncode in (0, 1, 2), show(run)
+    reasons = (b"link", b"expected", b"is not on Lustre")
+    assert run.returncode == 0 or any(reason in run.stderr for reason in reasons), show(run)
+
+
+WRITTEN = [row for row in TABLE if row.split()[1] in ("--errors", "--log") and "pstripe" not in row]
+"""pstripe refuses a file system without layouts first; its options are added and opened by the same functions."""
+REPLACED = [
+    row for row in TABLE
+    if (row.split()[1] in ("--metrics", "--report", "--signature", "--svg", "--page", "--output", "--create")
+        or row in ("pcopy --manifest", "psync --manifest", "ptar --file"))
+    and "pstripe" not in row
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", WRITTEN)
+def test_a_strangers_file_is_not_written(place: Path, row: str) -> None:
+    require_root("make a file of another user")
+    named = TABLE[row]
+    file = place / named.name
+    file.touch()
+    os.chmod(file, 0o666)
+    os.chown(file, STRANGER, -1)
+    run = pcopy(*named.line(named.name), program=named.program, cwd=place)
+    assert run.returncode == 2 and b"belongs to user 65531" in run.stderr, show(run)
+    assert file.read_bytes() == b"" and (place / "src/a").exists()
+
+
+@pytest.mark.parametrize("row", REPLACED)
+def test_a_fifo_is_not_replaced(place: Path, row: str) -> None:
+    named = TABLE[row]
+    os.mkfifo(place / named.name)
+    run = pcopy(*named.line(named.name), program=named.program, cwd=place)
+    assert run.returncode == 2 and b"is no regular file" in run.stderr, show(run)
+    assert (place / named.name).is_fifo()
+
+
+LINE = f"{sys.executable} {REPOSITORY}/bin"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("pcopy -q -T --log /dev/stdout src dst", '{"action"'),
+        ("pcopy -q -T --log >(cat > got; echo > done) src dst; until [ -e done ]; do sleep 0.02; done; cat got",
+         '{"action"'),
+        ("pcopy -q -T --log /dev/stdout src dst > got; cat got", '{"action"'),
+        ("pcopy -q -T --files-from <(echo a) src dst; ls dst", "a\n"),
+        ("pcopy -q -T --exclude-from /dev/stdin src dst <<< b; ls dst", "a\n"),
+        ("pcopy -q -T --config set.yaml --exclude-from <(echo b) src dst; ls dst", "a\n"),
+        ("pwalk -q --from <(echo src/a)", "src/a\n"),
+        ("prm -q --yes --from - <<< src/b; ls src", "a\n"),
+        ("ptar -q -cf a.tar src; ln -s a.tar own.tar; BIN/ptar -tf own.tar", "src/\nsrc/a\nsrc/b\n"),
+    ],
+    ids=lambda value: value.split(";")[0] if " " in value else "",
+)  # fmt: skip
+def test_what_shells_hand_over(place: Path, line: str, expected: str) -> None:
+    (place / "src/b").write_text("b")
+    (place / "set.yaml").write_text("ranks: 2\n")
+    os.chmod(place, 0o755)  # for root takes its configuration from no directory that others may write to
+    command = f"{LINE}/{line.replace('BIN', LINE)}"
+    run = subprocess.run(["bash", "-c", command], cwd=place, capture_output=True, text=True, timeout=60)
+    assert run.stdout.startswith(expected) and run.stderr == "", run
+    assert "b\n" not in run.stdout or "b\n" in expected, run
+
+
+def test_a_list_in_a_fifo_is_waited_for(place: Path) -> None:
+    """An empty list would be another job."""
+    os.mkfifo(place / "list")
+
+    def write() -> None:
+        time.sleep(0.5)
+        (place / "list").write_text("a\n")
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    run = pcopy("-T", "--files-from", "list", "src", "dst", cwd=place)
+    writing.join()
+    assert run.returncode == 0 and (place / "dst/a").exists(), show(run)
+
+
+def test_a_signal_ends_the_wait_for_a_writer(place: Path) -> None:
+    os.mkfifo(place / "list")
+    run = pcopy("-T", "--files-from", "list", "src", "dst", cwd=place, wrap=("timeout", "-s", "INT", "1"), real=True)
+    assert run.returncode in (124, 130) and not (place / "dst").exists(), show(run)
+
+
+def test_modules_of_the_working_directory_are_not_loaded(place: Path) -> None:
+    """The installed command and ``python -P -m pcopy`` do not look there; ``python -m pcopy`` loads nothing later."""
+    for name in ("pcopy", "mpi4py", "yaml", "xxhash", "lmdb", "rich"):
+        (place / f"{name}.py").write_text("open('hostile', 'w')\nraise SystemExit(99)\n")
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    hostile = place / "hostile"
+    for words in ((f"{REPOSITORY}/bin/pcopy",), ("-P", "-m", "pcopy")):
+        line = [sys.executable, *words, "-q", "-T", "--signature", "sig", "--force", "src", "dst"]
+        run = subprocess.run(line, cwd=place, env=env, capture_output=True, timeout=60)
+        assert run.returncode == 0 and not hostile.exists(), run
+    (place / "pcopy.py").unlink()
+    line = [sys.executable, "-m", "pcopy", "-q", "-T", "--signature", "sig", "--force", "src", "dst"]
+    run = subprocess.run(line, cwd=place, env=env, capture_output=True, timeout=60)
+    assert run.returncode == 0 and not hostile.exists(), run

@@ -1,0 +1,314 @@
+"""Files that a command line names: a table of situations, each tried by root and by an ordinary user."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from pcopy.fsio import named_file
+from pcopy.fsio.named_file import NotTrusted, open_directory_of, open_to_read, open_to_write, refuse_to_replace
+from tests.support.users import NOBODY, as_user, is_root, require_root
+
+STRANGER = 65531
+USERS = (0, NOBODY)
+
+
+@pytest.fixture
+def area(area: Path) -> Iterator[Path]:
+    """A directory that all users may write to, as a project's directory."""
+    os.chmod(area, 0o777)
+    yield area
+    named_file.trust_all_links(False)
+
+
+class Case(NamedTuple):
+    """How the situation is ``made`` below a directory for a caller; the errno and words of a refusal, 0 for none."""
+
+    made: Callable[[Path, int], object]
+    reads: int
+    writes: int
+    words: str = ""
+
+
+def own(path: Path, uid: int, contents: str = "abc", mode: int = 0o600) -> Path:
+    path.write_text(contents)
+    os.chmod(path, mode)
+    os.chown(path, uid, -1)
+    return path
+
+
+def link(path: Path, target: str, uid: int) -> None:
+    path.symlink_to(target)
+    os.chown(path, uid, -1, follow_symlinks=False)
+
+
+def fifo(path: Path, uid: int, mode: int = 0o600) -> None:
+    os.mkfifo(path)
+    os.chmod(path, mode)
+    os.chown(path, uid, -1)
+
+
+def through(uid_of_link: Callable[[int], int]) -> Callable[[Path, int], None]:
+    def made(area: Path, caller: int) -> None:
+        (area / "real").mkdir()
+        os.chmod(area / "real", 0o777)
+        own(area / "real/file", caller)
+        (area / "via").mkdir()
+        link(area / "via/step", "../real", uid_of_link(caller))
+        (area / "file").symlink_to("via/step/file")
+        os.chown(area / "file", caller, -1, follow_symlinks=False)
+
+    return made
+
+
+def last(uid_of_link: Callable[[int], int]) -> Callable[[Path, int], None]:
+    def made(area: Path, caller: int) -> None:
+        own(area / "target", caller)
+        link(area / "file", "target", uid_of_link(caller))
+
+    return made
+
+
+CASES = {
+    "own file": Case(lambda area, caller: own(area / "file", caller), 0, 0),
+    "root's file": Case(lambda area, caller: os.chown(own(area / "file", 0, mode=0o664), 0, NOBODY), 0, 0),
+    "own link": Case(last(lambda caller: caller), 0, 0),
+    "root's link": Case(last(lambda caller: 0), 0, 0),
+    "stranger's link": Case(last(lambda caller: STRANGER), errno.EPERM, errno.EPERM, "to target belongs to user 65531"),
+    "own link in a directory": Case(through(lambda caller: caller), 0, 0),
+    "stranger's link in a directory": Case(
+        through(lambda caller: STRANGER), errno.EPERM, errno.EPERM, "to ../real belongs to user 65531"
+    ),
+    "stranger's file": Case(
+        lambda area, caller: own(area / "file", STRANGER, mode=0o644), 0, errno.EPERM, "belongs to user 65531"
+    ),
+    "stranger's open file": Case(
+        lambda area, caller: own(area / "file", STRANGER, mode=0o666), 0, errno.EPERM, "belongs to user 65531"
+    ),
+    "own file that all may write": Case(
+        lambda area, caller: own(area / "file", caller, mode=0o666), 0, errno.EPERM, "mode 0666"
+    ),
+    "own file that the group may write": Case(lambda area, caller: own(area / "file", caller, mode=0o664), 0, 0),
+    "stranger's FIFO": Case(lambda area, caller: fifo(area / "file", STRANGER, 0o666), -1, errno.EPERM, "belongs to"),
+    "directory": Case(lambda area, caller: (area / "file").mkdir(), errno.EISDIR, errno.EISDIR, "Is a directory"),
+    "nothing": Case(lambda area, caller: None, errno.ENOENT, 0),
+    "missing directory": Case(
+        lambda area, caller: link(area / "file", "no/file", caller), errno.ENOENT, errno.ENOENT, "No such file"
+    ),
+    "links in a circle": Case(
+        lambda area, caller: link(area / "file", "file", caller), errno.ELOOP, errno.ELOOP, "Too many levels"
+    ),
+}
+
+
+def refused_with(action: Callable[[], named_file.Opened]) -> tuple[int, str]:
+    try:
+        os.close(action().descriptor)
+    except OSError as error:
+        return error.errno or 0, error.strerror or ""
+    return 0, ""
+
+
+@pytest.mark.parametrize("caller", USERS, ids=["root", "user"])
+@pytest.mark.parametrize("case", CASES)
+def test_each_situation(area: Path, case: str, caller: int) -> None:
+    require_root("make files of other users")
+    made, reads, writes, words = CASES[case]
+    made(area, caller)
+    path = os.fsencode(area / "file")
+
+    def tried() -> None:
+        for expected, action in ((reads, open_to_read), (writes, open_to_write)):
+            if expected < 0:  # it would wait
+                continue
+            number, text = refused_with(lambda action=action: action(path))  # type: ignore[misc]
+            assert number == expected, (action.__name__, number, text)
+            assert not expected or action is not open_to_write or words in text, text
+        held = open_directory_of(path)
+        os.close(held.descriptor)
+
+    as_user(tried, caller) if caller else tried()
+    contents = {each: (area / each).read_text() for each in ("target", "real/file") if (area / each).exists()}
+    assert set(contents.values()) <= {"abc"}
+
+
+def test_links_of_others_are_followed_where_that_is_asked_for(area: Path) -> None:
+    require_root("make links of other users")
+    through(lambda caller: STRANGER)(area, 0)
+    named_file.trust_all_links(True)
+    assert refused_with(lambda: open_to_read(os.fsencode(area / "file"))) == (0, "")
+    assert open_to_read(os.fsencode(area / "file")).path == os.fsencode((area / "real/file").resolve())
+
+
+def test_a_directory_is_reached_by_the_same_rule(area: Path) -> None:
+    """Of outputs that are replaced as a whole."""
+    require_root("make links of other users")
+    (area / "real").mkdir()
+    link(area / "step", "real", STRANGER)
+    with pytest.raises(NotTrusted, match="belongs to user 65531"):
+        open_directory_of(os.fsencode(area / "step/file"))
+
+
+def test_only_regular_files_are_replaced(area: Path) -> None:
+    (area / "file").touch()
+    os.mkfifo(area / "fifo")
+    (area / "link").symlink_to("file")
+    held = open_directory_of(os.fsencode(area / "file"))
+    refuse_to_replace(held.descriptor, b"file")
+    refuse_to_replace(held.descriptor, b"absent")
+    for name in (b"fifo", b"link"):
+        with pytest.raises(NotTrusted):
+            refuse_to_replace(held.descriptor, name)
+    os.close(held.descriptor)
+
+
+def test_a_flipping_link_never_leads_to_roots_file(area: Path) -> None:
+    """A stranger's name is by turns his link to root's file, his link to /dev/null and his own file."""
+    require_root("be attacked")
+    secret = own(area / "secret", 0, "root's")
+    os.chmod(area, 0o777)
+    names = []
+    for number, target in enumerate((str(secret), "/dev/null")):
+        link(area / f"way{number}", target, STRANGER)
+        names.append(area / f"way{number}")
+    own(area / "own", STRANGER, mode=0o666)
+    ended = threading.Event()
+
+    def flip() -> None:
+        while not ended.is_set():
+            for each in (*names, area / "own"):
+                spare = area / "spare"
+                os.link(each, spare, follow_symlinks=False)
+                os.rename(spare, area / "file")
+                spare.unlink(missing_ok=True)  # both were names of one item
+
+    os.link(names[0], area / "file", follow_symlinks=False)
+    flipping = threading.Thread(target=flip)
+    flipping.start()
+    try:
+        for _ in range(300):
+            number, _ = refused_with(lambda: open_to_write(os.fsencode(area / "file")))
+            assert number in (errno.EPERM, errno.ESTALE)
+            try:
+                read = open_to_read(os.fsencode(area / "file"))
+            except NotTrusted:
+                continue
+            assert os.read(read.descriptor, 99) == b"abc"
+            os.close(read.descriptor)
+    finally:
+        ended.set()
+        flipping.join()
+    assert secret.read_text() == "root's"
+
+
+def test_a_fifo_without_a_reader_is_refused(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert named_file.READER_PATIENCE == 5
+    monkeypatch.setattr(named_file, "READER_PATIENCE", 0.2)
+    fifo(area / "file", os.geteuid())
+    number, text = refused_with(lambda: open_to_write(os.fsencode(area / "file")))
+    assert number == errno.ENXIO and "nobody has opened for reading" in text
+
+
+def test_a_fifo_is_written_when_its_reader_comes(area: Path) -> None:
+    fifo(area / "file", os.geteuid())
+    found: list[bytes] = []
+
+    def read() -> None:
+        time.sleep(0.2)
+        found.append((area / "file").read_bytes())
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    opened = open_to_write(os.fsencode(area / "file"))
+    assert os.get_blocking(opened.descriptor)
+    os.write(opened.descriptor, b"line\n")
+    os.close(opened.descriptor)
+    reading.join()
+    assert found == [b"line\n"]
+
+
+def test_a_fifo_is_read_when_its_writer_comes(area: Path) -> None:
+    fifo(area / "file", os.geteuid())
+
+    def write() -> None:
+        time.sleep(0.2)
+        (area / "file").write_bytes(b"listed\n")
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    opened = open_to_read(os.fsencode(area / "file"))
+    assert os.get_blocking(opened.descriptor)
+    with open(opened.descriptor, "rb") as file:
+        assert file.read() == b"listed\n"
+    writing.join()
+
+
+@pytest.mark.parametrize("form", ["/dev/fd/%d", "/proc/self/fd/%d", "link"])
+def test_inherited_descriptors_are_duplicated(area: Path, form: str) -> None:
+    """Nothing is asked of them: whoever started the program has opened them."""
+    reader, writer = os.pipe()
+    for number, action, other in ((reader, open_to_read, open_to_write), (writer, open_to_write, open_to_read)):
+        path = os.fsencode(area / f"link{number}")
+        if form == "link":
+            os.symlink(b"/dev/fd/%d" % number, path)
+        else:
+            path = os.fsencode(form % number)
+        opened = action(path)
+        assert opened.inherited and os.fstat(opened.descriptor).st_ino == os.fstat(number).st_ino
+        os.close(opened.descriptor)
+        with pytest.raises(NotTrusted, match="is not open for"):
+            other(path)
+    os.close(reader)
+    os.close(writer)
+
+
+def test_devices(area: Path) -> None:
+    assert refused_with(lambda: open_to_write(b"/dev/null")) == (0, "")
+    assert refused_with(lambda: open_to_read(b"/dev/null")) == (0, "")
+    if is_root():
+        os.mknod(area / "disk", stat.S_IFBLK | 0o600, os.makedev(7, 255))
+        for action in (open_to_read, open_to_write):
+            assert "block device" in refused_with(lambda action=action: action(os.fsencode(area / "disk")))[1]  # type: ignore[misc]
+
+
+def test_a_new_file_is_made_in_a_sticky_directory(area: Path) -> None:
+    os.chmod(area, 0o1777)
+    opened = open_to_write(os.fsencode(area / "new"))
+    os.write(opened.descriptor, b"x")
+    os.close(opened.descriptor)
+    os.close(open_to_write(os.fsencode(area / "new")).descriptor)
+    assert (area / "new").read_bytes() == b"x"
+
+
+def test_only_regular_files_where_nothing_else_serves(area: Path) -> None:
+    """It does not wait for a writer either."""
+    fifo(area / "file", os.geteuid())
+    with pytest.raises(NotTrusted, match="no regular file"):
+        open_to_read(os.fsencode(area / "file"), regular=True)
+
+
+@pytest.mark.parametrize(
+    "path", [b".", b"./", b"area/../area/./file", b"/", b"area//file", b"area/file/", b"area/..", b"", b"area/no/x"]
+)
+def test_paths_mean_what_the_system_says(area: Path, monkeypatch: pytest.MonkeyPatch, path: bytes) -> None:
+    monkeypatch.chdir(area.parent)
+    (area / "file").touch()
+    try:
+        expected: object = (os.stat(path).st_ino, os.path.realpath(path))
+    except OSError as error:
+        expected = error.errno
+    try:
+        found = named_file.look(path)
+        assert found.status is not None
+        seen: object = (found.status.st_ino, found.path)
+    except OSError as error:
+        seen = error.errno
+    assert seen == expected
