@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from pcopy import __version__
 from pcopy.errors import Refused
 from pcopy.fsio.directories import count_entries
-from pcopy.fsio.named_file import NotTrusted, check_to_write, look, open_to_read
 from pcopy.jobs.meant import meant_or_made
 from pcopy.jobs.paths import filled_by, lies_in, refuse_within, source_of
 from pcopy.report.screen import Telling
@@ -131,6 +130,8 @@ def _real_name(path: bytes, what: str) -> bytes:
 
     The name itself may be a link only for files that are written through; a link of another output's name stays one.
     """
+    from pcopy.fsio.named_file import NotTrusted, look
+
     try:
         if what in _WRITTEN_THROUGH:
             return look(path).path
@@ -176,6 +177,7 @@ def _check_output(what: str, path: bytes) -> None:
 
 def _check_written_through(what: str, path: bytes) -> None:
     """Raises ``Refused`` unless ``LinesFile`` can write to what ``path`` leads to."""
+    from pcopy.fsio.named_file import check_to_write, look
     from pcopy.report.lines_file import BEGINNINGS, refusal
 
     try:
@@ -202,6 +204,8 @@ def _check_written_through(what: str, path: bytes) -> None:
 
 def _beginning(path: bytes, size: int) -> bytes:
     """Up to ``size`` bytes of a regular file. Raises ``Refused`` if it cannot be read."""
+    from pcopy.fsio.named_file import open_to_read
+
     try:
         with open(open_to_read(path, regular=True, keep_atime=True).descriptor, "rb") as file:
             return file.read(size)

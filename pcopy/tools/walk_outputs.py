@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from pcopy.errors import REFUSED, STOPPED, Refused
 from pcopy.fsio.close import held_open
-from pcopy.fsio.named_file import NotTrusted, open_directory_of, refuse_to_replace
 from pcopy.jobs.spool import spool_in
 from pcopy.named import NamedTuple
 from pcopy.tasks.base.job import InFront, Sink
@@ -62,6 +61,8 @@ def _check_parquet() -> None:
 
 def check_file(target: ListTarget, *, force: bool, begins: bytes = b"") -> None:
     """Raises ``Refused`` where something is replaced that is no older list, or nothing that ``begins`` so."""
+    from pcopy.fsio.named_file import NotTrusted
+
     path = target.path
     try:
         beginning = _beginning(path)
@@ -80,6 +81,8 @@ def check_file(target: ListTarget, *, force: bool, begins: bytes = b"") -> None:
 
 def _beginning(path: bytes) -> bytes:
     """How a file begins that may be replaced. Raises ``OSError``, also for what is no regular file."""
+    from pcopy.fsio.named_file import open_directory_of, refuse_to_replace
+
     directory = open_directory_of(path)
     with held_open(directory.descriptor):
         refuse_to_replace(directory.descriptor, directory.name)

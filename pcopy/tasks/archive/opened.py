@@ -91,7 +91,7 @@ def open_archive(path: bytes) -> int:
     try:
         return open_to_read(path, regular=True).descriptor
     except NotTrusted as error:
-        raise Problem("open", 0, on_source=True, text=error.strerror) from error
+        raise Problem("open", 0, on_source=True, text=error.strerror or "") from error
     except OSError as error:
         raise Problem.of("open", error, on_source=True) from error
 
