@@ -67,7 +67,7 @@ def trust_all_links(trusted: bool) -> None:
     _Trust.all_links = trusted
 
 
-class Opened(NamedTuple):
+class OpenedFile(NamedTuple):
     """An open file.
 
     ``path`` is its path from the root without symbolic links. ``inherited``: the descriptor is a duplicate of one that
@@ -79,8 +79,8 @@ class Opened(NamedTuple):
     inherited: bool = False
 
 
-class Look(NamedTuple):
-    """An item that was looked at and not opened: its ``path`` as in ``Opened``, and its status.
+class LookedAt(NamedTuple):
+    """An item that was looked at and not opened: its ``path`` as in ``OpenedFile``, and its status.
 
     ``status`` is None if nothing has that name.
     """
@@ -122,12 +122,12 @@ def inherited_descriptor(path: bytes) -> int:
     return int(found[1]) if found else -1
 
 
-def look(path: bytes) -> Look:
+def look(path: bytes) -> LookedAt:
     """Return what ``path`` leads to, without opening it. Raises ``OSError``."""
     with _place(path) as place:
         if place.inherited >= 0:
-            return Look(_path_of(place.inherited, path), os.fstat(place.inherited), inherited=True)
-        return Look(place.path, None if place.item < 0 else os.fstat(place.item))
+            return LookedAt(_path_of(place.inherited, path), os.fstat(place.inherited), inherited=True)
+        return LookedAt(place.path, None if place.item < 0 else os.fstat(place.item))
 
 
 @contextmanager
@@ -139,7 +139,9 @@ def held(path: bytes) -> Iterator[int]:
         yield place.inherited if place.inherited >= 0 else place.item
 
 
-def open_to_read(path: bytes, *, regular: bool = False, trust_links: bool = False, keep_atime: bool = False) -> Opened:
+def open_to_read(
+    path: bytes, *, regular: bool = False, trust_links: bool = False, keep_atime: bool = False
+) -> OpenedFile:
     """Open ``path`` for reading. Raises ``OSError``.
 
     ``regular``: anything but a regular file is refused. ``trust_links``: the caller itself checks who owns the links.
@@ -167,11 +169,11 @@ def open_to_read(path: bytes, *, regular: bool = False, trust_links: bool = Fals
             except BaseException:
                 let_go(descriptor)
                 raise
-            return Opened(descriptor, place.path)
+            return OpenedFile(descriptor, place.path)
     raise _replaced()
 
 
-def open_to_write(path: bytes) -> Opened:
+def open_to_write(path: bytes) -> OpenedFile:
     """Open ``path`` for appending, and a regular file for reading, too; create it with mode 0666 less the umask.
 
     What it holds stays. Raises ``OSError``.
@@ -183,7 +185,7 @@ def open_to_write(path: bytes) -> Opened:
             if place.inherited >= 0:
                 return _duplicated(place.inherited, path, os.O_RDONLY)
             try:
-                return Opened(_open_or_create(place), place.path)
+                return OpenedFile(_open_or_create(place), place.path)
             except OSError as error:
                 is_without_reader = error.errno == errno.ENXIO and not isinstance(error, NotTrusted)
                 if not is_without_reader and error.errno not in (errno.ELOOP, errno.ENOENT, errno.EEXIST):
@@ -198,7 +200,7 @@ def open_to_write(path: bytes) -> Opened:
 
 
 class Directory(NamedTuple):
-    """The open directory in which a file is, the file's ``name`` in it, and the file's path as in ``Opened``.
+    """The open directory in which a file is, the file's ``name`` in it, and the file's path as in ``OpenedFile``.
 
     ``can_sync``: the descriptor serves for fsync. (A directory that may be searched and not read cannot be synced.)
     """
@@ -281,7 +283,7 @@ def _check_kind(status: os.stat_result, *, regular: bool = False) -> None:
         raise NotTrusted(errno.EINVAL, "it is no regular file")
 
 
-def _duplicated(number: int, path: bytes, wrong: int, *, regular: bool = False) -> Opened:
+def _duplicated(number: int, path: bytes, wrong: int, *, regular: bool = False) -> OpenedFile:
     """A duplicate of an inherited descriptor, unless that was opened with the access mode ``wrong``."""
     import fcntl
 
@@ -289,7 +291,7 @@ def _duplicated(number: int, path: bytes, wrong: int, *, regular: bool = False) 
         text = "not open for reading" if wrong == os.O_WRONLY else "not open for writing"
         raise NotTrusted(errno.EBADF, f"descriptor {number} is {text}")
     _check_kind(os.fstat(number), regular=regular)
-    return Opened(os.dup(number), _path_of(number, path), inherited=True)
+    return OpenedFile(os.dup(number), _path_of(number, path), inherited=True)
 
 
 def _path_of(number: int, path: bytes) -> bytes:

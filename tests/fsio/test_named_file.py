@@ -109,7 +109,7 @@ CASES = {
 }
 
 
-def refused_with(action: Callable[[], named_file.Opened]) -> tuple[int, str]:
+def refused_with(action: Callable[[], named_file.OpenedFile]) -> tuple[int, str]:
     try:
         os.close(action().descriptor)
     except OSError as error:
