@@ -13,6 +13,7 @@ complete -c pbcast -l report -r -F -d 'write what was done, how fast and by whom
 complete -c pbcast -l progress -r -f -a 'auto bar plain json none' -d 'auto'
 complete -c pbcast -l progress-interval -r -f -d 'time between two lines or redraws'
 complete -c pbcast -l config -r -F -d 'options from this YAML file, too, after those of /etc/pcopy.yaml and ~/.config/pcopy.yaml'
+complete -c pbcast -l insecure-links -d 'follow symbolic links of other users on the way to files that options name'
 complete -c pbcast -l show-config -d 'print the options that count, and where each is set, and exit'
 complete -c pbcast -l version -d 'print the version and the kernel'
 complete -c pbcast -s h -l help -d 'print this help and exit'

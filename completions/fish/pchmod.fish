@@ -30,6 +30,7 @@ complete -c pchmod -l report -r -F -d 'write what was done, how fast and by whom
 complete -c pchmod -l progress -r -f -a 'auto bar plain json none' -d 'auto'
 complete -c pchmod -l progress-interval -r -f -d 'time between two lines or redraws'
 complete -c pchmod -l config -r -F -d 'options from this YAML file, too, after those of /etc/pcopy.yaml and ~/.config/pcopy.yaml'
+complete -c pchmod -l insecure-links -d 'follow symbolic links of other users on the way to files that options name'
 complete -c pchmod -l show-config -d 'print the options that count, and where each is set, and exit'
 complete -c pchmod -l version -d 'print the version and the kernel'
 complete -c pchmod -s h -l help -d 'print this help and exit'

@@ -54,6 +54,7 @@ complete -c pcopy -l report -r -F -d 'write what was done, how fast and by whom 
 complete -c pcopy -l progress -r -f -a 'auto bar plain json none' -d 'auto'
 complete -c pcopy -l progress-interval -r -f -d 'time between two lines or redraws'
 complete -c pcopy -l config -r -F -d 'options from this YAML file, too, after those of /etc/pcopy.yaml and ~/.config/pcopy.yaml'
+complete -c pcopy -l insecure-links -d 'follow symbolic links of other users on the way to files that options name'
 complete -c pcopy -l show-config -d 'print the options that count, and where each is set, and exit'
 complete -c pcopy -l version -d 'print the version and the kernel'
 complete -c pcopy -s h -l help -d 'print this help and exit'

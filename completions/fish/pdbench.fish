@@ -19,6 +19,7 @@ complete -c pdbench -l report -r -F -d 'write what was done, how fast and by who
 complete -c pdbench -l progress -r -f -a 'auto bar plain json none' -d 'auto'
 complete -c pdbench -l progress-interval -r -f -d 'time between two lines or redraws'
 complete -c pdbench -l config -r -F -d 'options from this YAML file, too, after those of /etc/pcopy.yaml and ~/.config/pcopy.yaml'
+complete -c pdbench -l insecure-links -d 'follow symbolic links of other users on the way to files that options name'
 complete -c pdbench -l show-config -d 'print the options that count, and where each is set, and exit'
 complete -c pdbench -l version -d 'print the version and the kernel'
 complete -c pdbench -s h -l help -d 'print this help and exit'

@@ -27,6 +27,7 @@ complete -c prm -l report -r -F -d 'write what was done, how fast and by whom to
 complete -c prm -l progress -r -f -a 'auto bar plain json none' -d 'auto'
 complete -c prm -l progress-interval -r -f -d 'time between two lines or redraws'
 complete -c prm -l config -r -F -d 'options from this YAML file, too, after those of /etc/pcopy.yaml and ~/.config/pcopy.yaml'
+complete -c prm -l insecure-links -d 'follow symbolic links of other users on the way to files that options name'
 complete -c prm -l show-config -d 'print the options that count, and where each is set, and exit'
 complete -c prm -l version -d 'print the version and the kernel'
 complete -c prm -s h -l help -d 'print this help and exit'

@@ -23,6 +23,7 @@ complete -c pstripe -l report -r -F -d 'write what was done, how fast and by who
 complete -c pstripe -l progress -r -f -a 'auto bar plain json none' -d 'auto'
 complete -c pstripe -l progress-interval -r -f -d 'time between two lines or redraws'
 complete -c pstripe -l config -r -F -d 'options from this YAML file, too, after those of /etc/pcopy.yaml and ~/.config/pcopy.yaml'
+complete -c pstripe -l insecure-links -d 'follow symbolic links of other users on the way to files that options name'
 complete -c pstripe -l show-config -d 'print the options that count, and where each is set, and exit'
 complete -c pstripe -l version -d 'print the version and the kernel'
 complete -c pstripe -s h -l help -d 'print this help and exit'

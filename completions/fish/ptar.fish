@@ -49,6 +49,7 @@ complete -c ptar -l report -r -F -d 'write what was done, how fast and by whom t
 complete -c ptar -l progress -r -f -a 'auto bar plain json none' -d 'auto'
 complete -c ptar -l progress-interval -r -f -d 'time between two lines or redraws'
 complete -c ptar -l config -r -F -d 'options from this YAML file, too, after those of /etc/pcopy.yaml and ~/.config/pcopy.yaml'
+complete -c ptar -l insecure-links -d 'follow symbolic links of other users on the way to files that options name'
 complete -c ptar -l show-config -d 'print the options that count, and where each is set, and exit'
 complete -c ptar -l version -d 'print the version and the kernel'
 complete -c ptar -s h -l help -d 'print this help and exit'

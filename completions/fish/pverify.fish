@@ -30,6 +30,7 @@ complete -c pverify -l report -r -F -d 'write what was done, how fast and by who
 complete -c pverify -l progress -r -f -a 'auto bar plain json none' -d 'auto'
 complete -c pverify -l progress-interval -r -f -d 'time between two lines or redraws'
 complete -c pverify -l config -r -F -d 'options from this YAML file, too, after those of /etc/pcopy.yaml and ~/.config/pcopy.yaml'
+complete -c pverify -l insecure-links -d 'follow symbolic links of other users on the way to files that options name'
 complete -c pverify -l show-config -d 'print the options that count, and where each is set, and exit'
 complete -c pverify -l version -d 'print the version and the kernel'
 complete -c pverify -s h -l help -d 'print this help and exit'
