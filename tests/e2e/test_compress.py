@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -340,7 +341,7 @@ def test_a_call_that_fails(area: Path, call: str) -> None:
     assert temporaries(os.fsencode(area / "packed")) == []
 
 
-DAMAGES = {
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     # What a power cut or a stopped program leaves of a compressed file, which keeps its time.
     "empty": lambda data: b"",
     "cut short": lambda data: data[: len(data) // 2],

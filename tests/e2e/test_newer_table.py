@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import Argument, pcopy, show, summary
-from tests.support.oracle import changes, snapshot
+from tests.support.oracle import Record, changes, snapshot
 from tests.support.users import require_root
 
 TIME = 1_700_000_000 * 10**9
@@ -152,7 +152,7 @@ def actions(log: Path) -> dict[str, str]:
     return {os.path.basename(line["path"]): line["action"] for line in lines}
 
 
-def before_of(before: dict[bytes, object], name: str) -> dict[bytes, object]:
+def before_of(before: dict[bytes, Record], name: str) -> dict[bytes, Record]:
     """The part of a snapshot that is the item ``name``, as a snapshot of its own."""
     top = os.fsencode(name)
     return {path[len(top) + 1 :]: entry for path, entry in before.items() if path == top or path.startswith(top + b"/")}

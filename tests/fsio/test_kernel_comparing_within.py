@@ -144,9 +144,12 @@ def test_owners_types_and_names_of_one_side(making: Making, place: Path) -> None
 
 
 def test_within_a_window(making: Making, place: Path) -> None:
-    for side, moment in (("a", 10**18), ("b", 10**18 + 1_999_999_999)):
-        for path in (place / side / "full").iterdir():
-            os.utime(path, ns=(0, moment), follow_symlinks=False)
+    for beyond in (1, 0):
+        for side, moment in (("a", 10**18 + 1), ("b", 10**18 + 1_000_000_001 + beyond)):
+            for path in (place / side / "full").iterdir():
+                os.utime(path, ns=(0, moment), follow_symlinks=False)
+        if beyond:
+            assert len(left(compared(making, place, MTIME, window=1))) == 7
     assert left(compared(making, place, MTIME, window=1)) == {"inner": "d"}
     assert len(left(compared(making, place, MTIME))) == 7
     (place / "b/full/1").touch()

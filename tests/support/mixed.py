@@ -87,7 +87,8 @@ def _word(path: bytes, copy: bytes, policy: str) -> str:
     later = item.st_mtime_ns // SECOND - there.st_mtime_ns // SECOND
     is_of_type = stat.S_IFMT(item.st_mode) == stat.S_IFMT(there.st_mode)
     if policy == "newer":
-        return "replace" if later > 0 or not is_of_type else "skip"
+        is_resized = not later and item.st_size != there.st_size
+        return "replace" if later > 0 or is_resized or not is_of_type else "skip"
     if policy == "changed":  # what has another time alone is mended
         is_alike = is_of_type and item.st_size == there.st_size and (not later or _hold_the_same(path, copy))
         return ("meta" if later else "skip") if is_alike else "replace"
