@@ -67,10 +67,14 @@ def syncfs(descriptor: int) -> None:
 
 
 def fallocate(descriptor: int, start: int, length: int) -> None:
-    """fallocate(2), which makes room for data. (posix_fallocate(3) would write zeros where that is not supported.)"""
+    """fallocate(2), which makes room for data; the size of the file stays. (posix_fallocate(3) would write zeros where
+    that is not supported.)
+
+    A size that includes room for data that are not written yet would survive a loss of power without these data.
+    """
     from ctypes import c_int64
 
-    _call("fallocate", descriptor, 0, c_int64(start), c_int64(length))
+    _call("fallocate", descriptor, _KEEP_SIZE, c_int64(start), c_int64(length))
 
 
 def punch(descriptor: int, start: int, length: int) -> None:

@@ -2,24 +2,48 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from pcopy.fsio.problem import Problem, failing
 
+_NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+"""Errors of file systems that cannot sync one file."""
 
-def close_written(descriptor: int, *, sync: bool = False) -> None:
-    """Closes, after an fsync if that is wanted; raises ``Problem``. Quota and network file systems report lost writes
-    here."""
-    if sync:
-        try:
-            os.fsync(descriptor)
-        except OSError as error:
-            abandon(descriptor)
-            raise Problem.of("fsync", error) from error
+
+def close_written(descriptor: int, *, sync: bool = False, store: bool = False) -> None:
+    """Closes, after an fsync if that is wanted, or after ``store_data``; raises ``Problem``. Quota and network file
+    systems report lost writes here."""
+    try:
+        if sync:
+            with failing("fsync"):
+                os.fsync(descriptor)
+        elif store:
+            store_data(descriptor)
+    except Problem:
+        abandon(descriptor)
+        raise
     with failing("close"):
         os.close(descriptor)
+
+
+def store_data(descriptor: int) -> None:
+    """Bring the contents of an open file to stable storage (fdatasync(2)); raise ``Problem`` if they are lost.
+
+    The user has not asked for this call. A file system that cannot sync one file is not an error, as it is for
+    ``--fsync``.
+    """
+    while True:
+        try:
+            os.fdatasync(descriptor)
+        except InterruptedError:
+            continue
+        except OSError as error:
+            if error.errno not in _NO_SYNC:
+                raise Problem.of("fdatasync", error) from error
+        return
 
 
 def close_read(descriptor: int) -> None:

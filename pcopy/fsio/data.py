@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 from pcopy.fsio.contents import Digest, data_extents, digest_contents, has_holes, pieces_to_end, skip_hole
 from pcopy.fsio.passage import AS_EVER, Manner, Passage, write_all
@@ -71,11 +71,19 @@ class Mover:
         return False
 
     def fill(
-        self, source: int, target: int, status: os.stat_result, devices: tuple[int, int], digest: Digest | None = None
+        self,
+        source: int,
+        target: int,
+        status: os.stat_result,
+        devices: tuple[int, int],
+        digest: Digest | None = None,
+        *,
+        extend: Callable[[int], None],
     ) -> Generator[int, None, None]:
         """Gives the empty ``target`` all of the contents of ``source``, whose status is ``status``.
 
-        Yields the bytes that each step moved; raises ``Problem``.
+        ``extend`` sets the size of ``target`` before its contents are written (``NewFile.extend``); it is called if
+        holes are skipped. Yields the bytes that each step moved; raises ``Problem``.
         """
         size = status.st_size
         if not size:
@@ -87,7 +95,7 @@ class Mover:
                 yield from throttled(digest_contents(source, 0, size, digest, holes=has_holes(status)), self.throttle)
         else:
             if self._sparse and has_holes(status):
-                set_size(target, size)
+                extend(size)
             yield from self.copy(source, target, 0, size, devices, holes=has_holes(status), digest=digest)
 
     def copy(

@@ -10,6 +10,10 @@ and leaves it under the name that it was made with: another task goes on with it
 has its final name from the start (``at``). An error ends the block with a ``Problem``. Only metadata that can't be set
 don't: a file with wrong metadata, and a line that says so, are better than no file. They are its ``shortcoming``.
 
+Rule: a file whose size was set before its contents are durable gets its final name only after they are. Otherwise a
+loss of power may leave a file with the size and time of its source and without its data, which the next run would take
+for a copy. So ``commit`` of a file that was given its size by ``extend`` brings its contents to stable storage first.
+
 A file that is written over in place (``pcopy.fsio.in_place``) is never removed: its mark tells that it is not whole,
 and so does the ``Problem``.
 """
@@ -24,6 +28,7 @@ from typing import Self
 
 from pcopy.fsio.attributes import Applied, Attributes, Handle, apply_attributes
 from pcopy.fsio.close import abandon, close_written, let_go
+from pcopy.fsio.data import set_size
 from pcopy.fsio.half_written import beside
 from pcopy.fsio.identity import Identity, identity_of
 from pcopy.fsio.in_place import Over, drop_old_xattrs, incomplete, status_before
@@ -46,6 +51,7 @@ class NewFile:
     _made: Identity | None = None
     _status: os.stat_result | None = None
     _is_done = False
+    _is_extended = False
 
     def __init__(self, directory: int, made_as: bytes, descriptor: int = -1, before: tuple[int, ...] = ()) -> None:
         """``before``: mode, owner and group that a file had which is written over."""
@@ -94,10 +100,31 @@ class NewFile:
         new._made = made
         return new
 
-    def reopen(self, size: int) -> None:
-        """Opens what is there ``again``; raises ``Problem`` unless it is what was made, and has this ``size``."""
+    def reopen(self, size: int, *, extended: bool = True) -> None:
+        """Opens what is there ``again``; raises ``Problem`` unless it is what was made, and has this ``size``.
+
+        ``extended``: another task may have given it its size before its contents were durable, as ``extend``.
+        """
         assert self._made is not None
         self.descriptor = reopen(self._directory, self._made_as, self._made, size)
+        self._is_extended = extended
+
+    def extend(self, size: int) -> None:
+        """Set the size of the file before its contents are durable; raise ``Problem``.
+
+        A hole remains where nothing is written. ``commit`` brings the contents to stable storage.
+        """
+        set_size(self.descriptor, size)
+        self._is_extended = True
+
+    @property
+    def awaits_storage(self) -> bool:
+        """True if the contents must be on stable storage before the file gets its final name, and are not yet."""
+        return self._is_extended
+
+    def note_stored(self) -> None:
+        """Note that the contents are on stable storage: ``commit`` need not wait for that any more."""
+        self._is_extended = False
 
     @property
     def made_as(self) -> bytes:
@@ -141,15 +168,22 @@ class NewFile:
         return applied._replace(layout=self.other_layout) if self.other_layout else applied
 
     def commit(
-        self, name: bytes, present: os.stat_result | None = None, *, sync: bool = False, marked: bool = False
+        self,
+        name: bytes,
+        present: os.stat_result | None = None,
+        *,
+        sync: bool = False,
+        store: bool = True,
+        marked: bool = False,
     ) -> None:
         """It is whole, and called ``name`` from now on, instead of what is ``present`` there; raises ``Problem``.
 
-        ``sync``: its contents are on stable storage before. ``marked``: a file beside ``name`` may tell that what was
-        there is half written, which goes, too.
+        ``sync``: its contents are on stable storage before. ``store``: so are those of a file whose size was set before
+        its contents were durable; False only with ``--no-sync``. ``marked``: a file beside ``name`` may tell that what
+        was there is half written, which goes, too.
         """
         inode = self.status.st_ino if self._made is None else self._made.inode
-        self._close(sync)
+        self._close(sync, store=store and self._is_extended)
         give_name(self._directory, self._made_as, name, inode, present, marked=marked)
         self._is_done = True
 
@@ -177,9 +211,9 @@ class NewFile:
         if removes and self._made_as and not self._before:
             remove(self._directory, self._made_as)
 
-    def _close(self, sync: bool) -> None:
+    def _close(self, sync: bool, *, store: bool = False) -> None:
         descriptor, self.descriptor = self.descriptor, -1
-        close_written(descriptor, sync=sync)
+        close_written(descriptor, sync=sync, store=store)
 
     def _handle(self) -> Handle:
         return self.descriptor
@@ -202,7 +236,7 @@ class NewNode(NewFile):
             raise
         return new
 
-    def _close(self, sync: bool) -> None:
+    def _close(self, sync: bool, *, store: bool = False) -> None:
         descriptor, self.descriptor = self.descriptor, -1
         let_go(descriptor)
 

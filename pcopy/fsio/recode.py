@@ -56,19 +56,21 @@ def read_span(descriptor: int, at: int, length: int, *, to_end: bool = False) ->
     return data
 
 
-def write_contents(target: int, data: bytes, at: int, *, sparse: bool) -> None:
+def write_contents(target: int, data: bytes, at: int, *, sparse: bool) -> int:
     """Writes ``data`` at the byte ``at`` of a file that has a hole there; ``sparse``: zeros are left to the hole.
 
-    Raises ``Problem``.
+    Returns how many bytes were written; raises ``Problem``.
     """
     if not sparse:
         write_all(target, data, at)
-        return
-    begin = now = 0
+        return len(data)
+    begin = now = holes = 0
     while now < len(data):
         after = min(now + _BLOCK - (at + now) % _BLOCK, len(data))
         if not data[now] and data[now:after] == _ZEROS[: after - now]:
             write_all(target, memoryview(data)[begin:now], at + begin)
+            holes += after - now
             begin = after
         now = after
     write_all(target, memoryview(data)[begin:], at + begin)
+    return len(data) - holes

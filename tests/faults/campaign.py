@@ -61,7 +61,7 @@ MORE: dict[str, tuple[str, ...]] = {
                     (*COMMON, "EMFILE")),
     **dict.fromkeys(("write", "pwrite64", "pwritev", "fallocate", "ftruncate", "mkdirat", "mkdir", "mknodat",
                      "symlinkat", "linkat", "renameat", "renameat2", "fsetxattr", "setxattr", "lsetxattr", "fsync",
-                     "copy_file_range"), (*COMMON, "ENOSPC")),
+                     "fdatasync",                     "copy_file_range"), (*COMMON, "ENOSPC")),
 }  # fmt: skip
 
 

@@ -126,6 +126,7 @@ WRITING = (
     _target("links", _WRITE, "temporary", "write", "FSFFFFFFF", failed=2),
     _target("replaced", "ioctl", "temporary", "clone", "FFFF-FFFF"),
     _target("chunked", "ftruncate", "temporary", "truncate", "FFFFFFFFF"),
+    _target("chunked", "fdatasync", "temporary", "fdatasync", "FsFFFFFFF"),
     _target("small", "syncfs", "anything", "syncfs", "UUUUUUUUU"),
 )
 
@@ -153,5 +154,5 @@ DRESSING = (
 
 TABLE = (*READING, *CLOSING, *MAKING, *WRITING, *DRESSING)
 
-NEVER_CALLED = ("fsync", "fdatasync")
-"""Durability is the job of one syncfs at the end."""
+NEVER_CALLED = ("fsync",)
+"""Durability is the job of one syncfs at the end, and of fdatasync for files whose size is set first."""

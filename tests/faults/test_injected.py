@@ -92,7 +92,7 @@ def test_the_table_is_complete() -> None:
 
 def test_what_is_never_called(sources: Path, area: Path) -> None:
     log = area / "log"
-    wrap = ["strace", "-f", "-qq", "-o", str(log), "-e", f"trace={','.join(NEVER_CALLED)},syncfs"]
+    wrap = ["strace", "-f", "-qq", "-o", str(log), "-e", f"trace={','.join(NEVER_CALLED)},fdatasync,syncfs"]
     require_strace()
     succeed("-T", sources / "replaced/source", area / "copy", ranks=1, wrap=wrap)
     assert re.findall(r"\b(fsync|fdatasync|syncfs)\(", log.read_text()) == ["syncfs"]

@@ -10,6 +10,7 @@ import resource
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -51,7 +52,8 @@ def make(descriptor: int, stretches: list[tuple[int, int]], size: int) -> None:
 
 def move(mover: Mover, source: int, target: int) -> int:
     status = os.fstat(source)
-    return sum(mover.fill(source, target, status, (status.st_dev, os.fstat(target).st_dev)))
+    devices = status.st_dev, os.fstat(target).st_dev
+    return sum(mover.fill(source, target, status, devices, extend=partial(os.ftruncate, target)))
 
 
 def same(directory: Path, one: str, other: str) -> None:

@@ -43,12 +43,12 @@ _ENVIRONMENT = {b"XDG_STATE_HOME": STATE_HOME, b"PCOPY_KERNEL": b"python"}
 """The kernel in C would ask the real system."""
 
 _OF_OS = (
-    "access", "chmod", "chown", "close", "copy_file_range", "dup", "fchmod", "fchown", "fstat", "fstatvfs", "fsync",
-    "ftruncate", "getxattr", "link", "listdir", "listxattr", "lseek", "lstat", "mkdir", "mknod", "open",
+    "access", "chmod", "chown", "close", "copy_file_range", "dup", "fchmod", "fchown", "fdatasync", "fstat", "fstatvfs",
+    "fsync",    "ftruncate", "getxattr", "link", "listdir", "listxattr", "lseek", "lstat", "mkdir", "mknod", "open",
     "posix_fadvise", "pread", "preadv", "pwrite", "read", "readlink", "removexattr", "rename", "rmdir", "scandir",
     "setxattr", "stat", "statvfs", "symlink", "unlink", "utime", "write",
 )  # fmt: skip
-_OTHER_NAMES = {"fchmod": "chmod", "fchown": "chown", "fstatvfs": "statvfs"}
+_OTHER_NAMES = {"fdatasync": "fsync", "fchmod": "chmod", "fchown": "chown", "fstatvfs": "statvfs"}
 
 _UNWANTED = ("pcopy.engine.transports.mpi", "pcopy.__main__")
 
@@ -120,6 +120,7 @@ def _table() -> list[tuple[Any, str, Simulated]]:
         (time, "time_ns", lambda world: lambda: int(world.now * 1e9)),
         (time, "sleep", lambda world: world.sleep),
         (libc, "birth_of", _by_name("birth_of")),
+        (libc, "sync_file_range", _returning(None)),
         (identity, "mark_of", _by_name("mark_of")),
         (libc, "type_of_file_system", _by_name("type_of_file_system")),
         (syncer, "sync_file_system", _by_name("syncfs")),

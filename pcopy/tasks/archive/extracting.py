@@ -8,7 +8,6 @@ from collections.abc import Generator, Iterator
 
 from pcopy.archive.member import FILE, Member
 from pcopy.fsio.attributes import Applied
-from pcopy.fsio.data import set_size
 from pcopy.fsio.kernel.interface import SMALL_FILE
 from pcopy.fsio.new_file import NewFile, NewNode
 from pcopy.fsio.nodes import Node
@@ -23,6 +22,7 @@ from pcopy.tasks.base import counts
 from pcopy.tasks.base.hashing import NO_VERSION
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.storing import stored
 from pcopy.tasks.base.values import Known
 from pcopy.tasks.files.existing import look
 
@@ -59,12 +59,13 @@ class Extracting:
             new, present = self._new_file(each.name, is_quick=self.is_quick(member))
             with new:
                 self._archive.spare(present)
-                steps = _filled(self._archive, self._ahead, each, new.descriptor)
+                steps = _filled(self._archive, self._ahead, each, new)
                 for moved in throttled(steps, self._rank.throttle):
                     self._rank.counters[counts.MOVED] += moved
                     if not self.is_quick(member):
                         yield None
                 applied = self.dress(new, member)
+                yield from stored(self._rank, new, member.size)
                 self._name(new, each.name, present)
         else:
             node = Node(_status_of(member), attributes_of(self._lookup, member), member.link)
@@ -91,7 +92,7 @@ class Extracting:
         if new.made_as == name:
             new.keep()
         else:
-            new.commit(name, present)
+            new.commit(name, present, store=self._rank.options.sync)
 
     def dress(self, new: NewFile, member: Member) -> Applied:
         options = self._rank.options
@@ -118,16 +119,17 @@ def _status_of(member: Member) -> os.stat_result:
     return os.stat_result(fields, {"st_rdev": member.device})
 
 
-def _filled(archive: OpenArchive, ahead: Ahead, each: ToUnpack, target: int) -> Iterator[int]:
+def _filled(archive: OpenArchive, ahead: Ahead, each: ToUnpack, new: NewFile) -> Iterator[int]:
     """Gives the empty file its contents; yields the bytes that each step moved, raises ``Problem``."""
-    member, at = each.member, each.data
+    member, at, target = each.member, each.data, new.descriptor
     if member.extents is None and member.size <= AT_ONCE:
         if member.size:
             data = ahead.read(at, member.size)
             write_all(target, data if len(data) == member.size else archive.read_all(at, member.size), 0)
             yield member.size
         return
-    set_size(target, member.size)
+    if member.extents is not None:
+        new.extend(member.size)
     for offset, length in ((0, member.size),) if member.extents is None else member.extents:
         yield from copied(archive, target, at, offset, length)
         at += length

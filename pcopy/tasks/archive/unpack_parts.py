@@ -12,7 +12,6 @@ from contextlib import suppress
 from pcopy.archive.member import FILE, Member
 from pcopy.fsio.attributes import free_from_acl, may_inherit_acl
 from pcopy.fsio.close import abandon, close_written
-from pcopy.fsio.data import set_size
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import Plain, Problem
@@ -28,6 +27,7 @@ from pcopy.tasks.base.kind import Kind, Note, Steps
 from pcopy.tasks.base.ledger import Awaited, Ledger
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result, Tried
+from pcopy.tasks.base.storing import data_stored
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.files.existing import look
 
@@ -48,7 +48,7 @@ def begin_parts(rank: Rank, result: Result, directory: int, each: ToUnpack) -> N
     with NewFile.at(directory, temporary) as new:
         free_from_acl(new.descriptor)  # others open it again
         made = new.identity(0)
-        set_size(new.descriptor, size)
+        new.extend(size)
         new.keep()
     chunk = rank.chunk(size)
     rank.own(UnpackedFiles).open(temporary, UnpackedFile(each, temporary, made), -(-size // chunk), result)
@@ -92,6 +92,8 @@ class UnpackPart(Kind, code=180, doing="unpacking a part of", is_note=False):
             for moved in throttled(steps, rank.throttle):
                 rank.counters[counts.MOVED] += moved
                 yield None
+            if rank.options.sync and rank.hosts.number > 1:  # no other host can store what this one has in its cache
+                yield from data_stored(writing, self.size)
         except BaseException:
             abandon(writing)
             raise
@@ -144,7 +146,7 @@ class UnpackedFiles(Ledger[bytes, UnpackedFile, PartUnpacked]):
             rank.own(OpenArchive).spare(present)
             new.reopen(told.member.size)
             applied = extracting.dress(new, told.member)
-            new.commit(told.name, present)
+            new.commit(told.name, present, store=rank.options.sync)
         extracting.tell(told, applied, new.shortcoming)
 
     def _remove(self, file: UnpackedFile) -> None:

@@ -54,7 +54,7 @@ CLOCK_GRACE = 5 * 10**9
 _FULL = (errno.ENOSPC, errno.EROFS)
 _FILLING = (
     *("write", "create", "mkdir", "mknod", "symlink", "link", "truncate", "copy_file_range", "fsync", "close"),
-    *("fallocate", "sync_file_range"),
+    *("fallocate", "fdatasync", "sync_file_range"),
 )
 _FULL_IN_A_ROW = 2
 """Failures for want of room, with no success between them, after which the job stops."""

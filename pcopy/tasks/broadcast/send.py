@@ -327,12 +327,11 @@ class Writing:
         if self._digest.value() != digest:
             raise Problem("read", 0, text="what has arrived is not what was read: its digest differs")
         options = self._rank.options
-        with failing("truncate"):
-            if self._is_hollow:
-                os.ftruncate(new.descriptor, size)
+        if self._is_hollow:
+            new.extend(size)
         inherits = has_default_acl(self._target.descriptor)
         applied = new.dress(attributes, options.preserve, options.umask, inherits=inherits)
-        new.commit(self._name, sync=options.fsync)
+        new.commit(self._name, sync=options.fsync, store=options.sync)
         self._new = None
         if new.shortcoming is not None:
             raise new.shortcoming

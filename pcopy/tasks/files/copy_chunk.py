@@ -158,8 +158,30 @@ def _copy(task: CopyChunk, rank: Rank) -> Generator[None, None, list[bytes]]:
                 abandon(writing)
             raise
         if writing >= 0:
-            close_written(writing, sync=rank.syncs_items(place))
+            sync = rank.syncs_items(place)
+            try:
+                if not sync and _must_store(task, rank):
+                    from pcopy.tasks.base.storing import data_stored
+
+                    yield from data_stored(writing, file.version.size)
+            except BaseException:
+                abandon(writing)
+                raise
+            close_written(writing, sync=sync)
     return roots
+
+
+def _must_store(task: CopyChunk, rank: Rank) -> bool:
+    """True if the chunk counts as copied only when its contents are on stable storage: the file was given its size
+    before.
+
+    With several hosts no other host can store what this one holds in its cache. On one host the last of the chunks that
+    follow one another waits for all of them. FinishFile stores the rest.
+    """
+    file = task.file
+    if not rank.options.sync or rank.keeps:  # what is named last is stored by the phase STORE
+        return False
+    return rank.hosts.number > 1 or (task.in_turn and task.end == file.version.size and not file.over)
 
 
 def _copy_runs(task: CopyChunk, rank: Rank, reading: int, writing: int) -> Generator[None, None, list[bytes]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.half_written import beside
@@ -29,6 +31,9 @@ from pcopy.tasks.files.layouts import laid_out, layout_at
 from pcopy.tasks.files.name_items import Waiting
 from pcopy.tasks.files.whole_file import Settled, copy_whole
 from pcopy.tasks.verify.read_items import skipped
+
+if TYPE_CHECKING:
+    from pcopy.tasks.base.storing import StoredTogether
 
 _CREATING = frozenset(map(int, (Plan.NEW, Plan.REPLACE, Plan.TEMPORARY)))
 _UNDER_ANOTHER_NAME = {int(plan) | sync for plan in (Plan.REPLACE, Plan.TEMPORARY) for sync in (0, SYNC)}
@@ -79,14 +84,47 @@ class CopyFiles(Divisible, code=10, doing="copying files of", is_note=False):
                 return
             for batch in batches:
                 careful = yield from _copy(self, rank, result, batch, waiting)
-                names = unpack_names(batch.names) if careful else []
-                for row in careful:
-                    yield from _with_care(rank, result, _item(self, names, batch.rows, row), waiting)
+                if careful:
+                    names = unpack_names(batch.names)
+                    items = [_item(self, names, batch.rows, row) for row in careful]
+                    yield from _with_care(rank, result, items, waiting)
 
 
-def _with_care(rank: Rank, result: Result, item: Item, waiting: Waiting) -> Steps:
+def _with_care(rank: Rank, result: Result, items: Sequence[Item], waiting: Waiting) -> Steps:
+    """Copies files one by one. Those that must be on stable storage before they get their names wait together."""
+    from pcopy.tasks.base.storing import StoredTogether  # most files are plain
+
+    together, waiting_steps = StoredTogether(), list[Steps]()
     try:
-        settled = yield from copy_whole(rank, result, item, linked=False)
+        for item in items:
+            steps, known = _copy_one(rank, result, item, waiting, together), len(together)
+            waiting_steps.append(steps)
+            for step in steps:
+                if len(together) > known:
+                    break
+                yield step
+            else:
+                waiting_steps.pop()
+            if together.is_full:
+                yield from _named(together, waiting_steps)
+        yield from _named(together, waiting_steps)
+    finally:
+        for steps in waiting_steps:
+            steps.close()  # which leaves nothing of the file
+
+
+def _named(together: StoredTogether, waiting_steps: list[Steps]) -> Steps:
+    """Goes on with files that wait for stable storage, until they have their names."""
+    together.begin()
+    while waiting_steps:
+        yield from waiting_steps[0]
+        del waiting_steps[0]
+        yield None
+
+
+def _copy_one(rank: Rank, result: Result, item: Item, waiting: Waiting, together: StoredTogether) -> Steps:
+    try:
+        settled = yield from copy_whole(rank, result, item, linked=False, together=together)
         if settled.unnamed is not None:
             waiting.add(result, item, settled)
     except Problem as problem:

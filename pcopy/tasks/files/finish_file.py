@@ -173,7 +173,7 @@ def _finish(task: FinishFile, rank: Rank, result: Result) -> tuple[Unnamed | Non
         there = None if present is None else present.status
         if present is not None and not named_later and not _gives_way(present, name, source.status):
             raise Problem("create", errno.EEXIST)  # it was not there when the file was split, nor compared with it
-        new.reopen(file.version.size)
+        new.reopen(file.version.size, extended=not file.cloned)
         layout = ""
         if not file.over:
             around = Target(target, place.target_id.inode)
@@ -186,7 +186,7 @@ def _finish(task: FinishFile, rank: Rank, result: Result) -> tuple[Unnamed | Non
         else:
             if present is not None:
                 present.back_up(source.status)
-            new.commit(new_name, there, sync=sync, marked=may_be_marked(rank, present))
+            new.commit(new_name, there, sync=sync, store=options.sync, marked=may_be_marked(rank, present))
     item = Unnamed(file.temporary, file.made.inode, file.made.mark) if named_later else None
     if file.over:
         result.written_over(place, name, file.made.inode, failed=new.shortcoming is not None)

@@ -17,7 +17,6 @@ from collections.abc import Generator
 
 from pcopy.fsio.attributes import free_from_acl
 from pcopy.fsio.close import held_open
-from pcopy.fsio.data import set_size
 from pcopy.fsio.kernel.interface import SMALL_FILE
 from pcopy.fsio.layout import Stripes
 from pcopy.fsio.new_file import NewFile
@@ -116,7 +115,7 @@ def _split(item: Item, rank: Rank, result: Result, *, in_turn: bool) -> Generato
             made = new.identity(item.place.target_id.mount)
             cloned = rank.mover.clone(reading, new.descriptor, (status.st_dev, new.status.st_dev))
             if not cloned:
-                set_size(new.descriptor, status.st_size)
+                new.extend(status.st_size)
             stripes = layout_at(rank, item.place).stripes_of(new.descriptor)
             new.keep(sync=rank.syncs_items(item.place))
         if new.other_layout:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Generator
 from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
 
 from pcopy.fsio.attributes import read_attributes
 from pcopy.fsio.existing import alike, same_contents
@@ -16,6 +17,7 @@ from pcopy.fsio.problem import MetadataProblem
 from pcopy.fsio.source import Version, check_found, check_unchanged, status_of
 from pcopy.named import NamedTuple
 from pcopy.signature.items import FILE
+from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import AFRESH, Action, How
 from pcopy.tasks.base.rank import Rank
@@ -24,6 +26,9 @@ from pcopy.tasks.base.values import UNMADE, Item, Known, Unnamed
 from pcopy.tasks.files.existing import Existing, existing, inherits_acl, may_be_marked, mends, over_or_new
 from pcopy.tasks.files.layouts import laid_out
 from pcopy.tasks.verify.read_items import skipped
+
+if TYPE_CHECKING:
+    from pcopy.tasks.base.storing import StoredTogether
 
 
 class Settled(NamedTuple):
@@ -51,10 +56,13 @@ def would_be(known: Known) -> Settled:
     return Settled(known, UNMADE)
 
 
-def copy_whole(rank: Rank, result: Result, item: Item, *, linked: bool) -> Generator[None, None, Settled]:
+def copy_whole(
+    rank: Rank, result: Result, item: Item, *, linked: bool, together: StoredTogether | None = None
+) -> Generator[None, None, Settled]:
     """Copies the file, by its first name, if it is wanted; raises ``Problem``, and leaves the old target then.
 
-    One with further names is verified with its links. ``linked``: such names may be found later.
+    One with further names is verified with its links. ``linked``: such names may be found later. ``together``: a file
+    that must be on stable storage before it gets its name is added to it, and the next step may be put off.
     """
     began = time.monotonic_ns()
     with _checked(rank, item) as (reading, status):
@@ -65,7 +73,8 @@ def copy_whole(rank: Rank, result: Result, item: Item, *, linked: bool) -> Gener
         if rank.options.dry_run:
             settled = would_be(Known(FILE, status.st_size, b"", Version.of(status)))
         else:
-            settled = yield from _write(rank, result, item, reading, status, present, linked=linked)
+            source = reading, status
+            settled = yield from _write(rank, result, item, source, present, linked=linked, together=together)
     took = 0 if rank.options.dry_run else time.monotonic_ns() - began
     settled = settled._replace(how=How.over(present, took))
     if settled.unnamed is None:
@@ -127,12 +136,14 @@ def _write(
     rank: Rank,
     result: Result,
     item: Item,
-    reading: int,
-    status: os.stat_result,
+    source: tuple[int, os.stat_result],
     present: Existing | None,
     *,
     linked: bool,
+    together: StoredTogether | None,
 ) -> Generator[None, None, Settled]:
+    """``source`` is open, and has this status. Raises ``Problem``."""
+    reading, status = source
     (place, name), version = item.names[0], Version.of(status)
     options = rank.options
     target, new_name = rank.open_target(place), rank.new_name(place, name)
@@ -142,12 +153,7 @@ def _write(
     over, recipe = over_or_new(rank, place, None if kept is None else present, reading, status, temporary)
     with NewFile.beside(target, temporary, layout=recipe, over=over) as new:
         made = new.identity(place.target_id.mount) if linked else None
-        devices = status.st_dev, new.status.st_dev
-        hasher = rank.hasher()
-        with closing(rank.mover.fill(reading, new.descriptor, status, devices, hasher)) as steps:
-            for moved in steps:  # what is done beside ends before the files are closed
-                rank.counters[counts.MOVED] += moved
-                yield
+        hasher = yield from _filled(rank, reading, status, new)
         attributes = read_attributes(reading, status, options.preserve)
         check_unchanged(reading, version)
         inherits = over is None and inherits_acl(rank, place, target)
@@ -156,9 +162,13 @@ def _write(
         named_later = rank.keeps and over is None
         unnamed = Unnamed(temporary, inode, mark_of(new.descriptor, made=True)) if named_later else None
         if over is None and unnamed is None:
+            if not sync and new.awaits_storage:
+                from pcopy.tasks.base.storing import stored  # few files have holes
+
+                yield from stored(rank, new, status.st_size, together)
             if present is not None:
                 present.back_up(status)
-            new.commit(new_name, there, sync=sync, marked=may_be_marked(rank, present))
+            new.commit(new_name, there, sync=sync, store=options.sync, marked=may_be_marked(rank, present))
         else:
             new.keep(sync=sync)
     if over is not None:
@@ -174,3 +184,15 @@ def _write(
     if hasher is not None:
         known = Known(FILE, hasher.size, rank.hashing.file(hasher), version)
     return Settled(known, made, unnamed, shortcoming)
+
+
+def _filled(
+    rank: Rank, reading: int, status: os.stat_result, new: NewFile
+) -> Generator[None, None, ContentHasher | None]:
+    """Gives ``new`` the contents; returns what knows their digest, if that is wanted. Raises ``Problem``."""
+    devices, hasher = (status.st_dev, new.status.st_dev), rank.hasher()
+    with closing(rank.mover.fill(reading, new.descriptor, status, devices, hasher, extend=new.extend)) as steps:
+        for moved in steps:  # what is done beside ends before the files are closed
+            rank.counters[counts.MOVED] += moved
+            yield
+    return hasher

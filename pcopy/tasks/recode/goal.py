@@ -250,7 +250,7 @@ def commit(
     applied = new.dress(attributes, options.preserve, options.umask, kept=kept, inherits=inherits)
     if present is not None:
         present.back_up(status)
-    new.commit(goal.name, goal.there, sync=rank.syncs_items(place))
+    new.commit(goal.name, goal.there, sync=rank.syncs_items(place), store=options.sync)
     if new.shortcoming is not None:
         raise new.shortcoming
     result.applied(place, item.name, applied)  # not before it is there: what fails is tried again

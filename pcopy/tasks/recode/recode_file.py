@@ -16,7 +16,6 @@ from contextlib import suppress
 
 from pcopy.fsio.attributes import free_from_acl
 from pcopy.fsio.close import abandon, close_written
-from pcopy.fsio.data import set_size
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.passage import write_all
 from pcopy.fsio.problem import Plain, Problem
@@ -30,6 +29,7 @@ from pcopy.tasks.base.kind import Note, OfItem, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.spreading import chunk_size
+from pcopy.tasks.base.storing import data_stored
 from pcopy.tasks.base.values import Item, OpenFile, Place, pack_numbers
 from pcopy.tasks.files.existing import inherits_acl
 from pcopy.tasks.files.finish_file import Opened
@@ -208,7 +208,7 @@ def _split(item: Item, rank: Rank, result: Result) -> Generator[None, None, bool
             if inherits_acl(rank, place, goal.directory) or new.status.st_mode & 0o7777 != 0o600:
                 free_from_acl(new.descriptor)  # others open it again
             made = new.identity(place.target_id.mount)
-            set_size(new.descriptor, division.room)
+            new.extend(division.room)
             new.keep(sync=rank.syncs_items(place))
         if new.other_layout:
             result.other_layout(place, item.name, new.other_layout)
@@ -279,10 +279,19 @@ def _decompress(task: RecodePart, rank: Rank) -> Steps:
                 rank.counters[counts.MOVED] += table.at[number + 1] - table.at[number]
                 yield None
             check_unchanged(reading, file.version)
+            sync = rank.syncs_items(file.item.place)
+            if not sync and _must_store(rank):
+                yield from data_stored(writing, task.room)
         except BaseException:
             abandon(writing)
             raise
-        close_written(writing, sync=rank.syncs_items(file.item.place))
+        close_written(writing, sync=sync)
+
+
+def _must_store(rank: Rank) -> bool:
+    """True if a part counts as written only when it is on stable storage: the file was given its size before, and the
+    rank that finishes it may be on another host."""
+    return rank.options.sync and rank.hosts.number > 1
 
 
 def _write(task: WritePart, frames: list[bytes], rank: Rank) -> None:
@@ -296,7 +305,7 @@ def _write(task: WritePart, frames: list[bytes], rank: Rank) -> None:
     except BaseException:
         abandon(writing)
         raise
-    close_written(writing, sync=rank.syncs_items(file.item.place))
+    close_written(writing, sync=rank.syncs_items(file.item.place), store=_must_store(rank))
 
 
 def _ended(opened: RecodeOpened, parts: Parts, rank: Rank, result: Result) -> None:

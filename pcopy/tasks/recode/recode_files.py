@@ -7,7 +7,6 @@ import time
 from collections.abc import Generator
 
 from pcopy.fsio.attributes import read_attributes
-from pcopy.fsio.data import set_size
 from pcopy.fsio.kernel.columns import pack_names, unpack_names
 from pcopy.fsio.layout import PLAIN
 from pcopy.fsio.new_file import NewFile
@@ -24,6 +23,7 @@ from pcopy.tasks.base.attempts import failed_or_retried
 from pcopy.tasks.base.kind import Divisible, Steps
 from pcopy.tasks.base.rank import FILES_PER_SLICE, Rank
 from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.storing import stored
 from pcopy.tasks.base.values import Item, Known, pack_numbers, unpack_numbers
 from pcopy.tasks.files.layouts import laid_out
 from pcopy.tasks.recode.goal import Goal, checked, commit, goal_of, is_for_the_list, level_of, span_for, stays
@@ -74,9 +74,10 @@ def recode_whole(rank: Rank, result: Result, item: Item) -> Generator[None, None
         target, recipe = rank.open_target(place), goal.recipe(reading, status)
         with NewFile.beside(target, rank.temporary_names.next(), layout=recipe) as new:
             hasher = rank.hasher()
-            yield from _fill(rank, goal, reading, status.st_size, new.descriptor, hasher)
+            yield from _fill(rank, goal, reading, status.st_size, new, hasher)
             attributes = read_attributes(reading, status, rank.options.preserve)
             check_unchanged(reading, version)
+            yield from stored(rank, new, status.st_size)
             commit(result, goal, item, new, status, attributes)
     laid_out(rank, result, place, PLAIN if new.other_layout else recipe, target, 1)
     known = Known(FILE, status.st_size, b"", version)
@@ -86,13 +87,13 @@ def recode_whole(rank: Rank, result: Result, item: Item) -> Generator[None, None
 
 
 def _fill(
-    rank: Rank, goal: Goal, reading: int, size: int, writing: int, hasher: ContentHasher | None
+    rank: Rank, goal: Goal, reading: int, size: int, new: NewFile, hasher: ContentHasher | None
 ) -> Generator[None, None, None]:
     """Writes what the file is to hold; raises ``Problem``."""
     if rank.options.compress:
-        yield from _compress(rank, goal, reading, size, writing, hasher)
+        yield from _compress(rank, goal, reading, size, new.descriptor, hasher)
     else:
-        yield from _decompress(rank, reading, size, writing)
+        yield from _decompress(rank, reading, size, new)
 
 
 def _compress(
@@ -122,18 +123,19 @@ def _compress(
     write_all(writing, packed + seek_table(frames), begin)
 
 
-def _decompress(rank: Rank, reading: int, size: int, writing: int) -> Generator[None, None, None]:
+def _decompress(rank: Rank, reading: int, size: int, new: NewFile) -> Generator[None, None, None]:
     """Frame by frame, where there is a table; else as they come."""
     table, sparse = SeekTable.read(reading, size), rank.options.preserve.sparse
     pieces = read_frames(reading, size)
     if table is not None:
         pieces = (read_frame(reading, table, number) for number in range(table.frames))
-    at = 0
+    at = written = 0
     for piece in pieces:
         if piece:
-            write_contents(writing, piece, at, sparse=sparse)
+            written += write_contents(new.descriptor, piece, at, sparse=sparse)
             at += len(piece)
             yield from rank.throttle.spend(len(piece))
         yield
-    set_size(writing, at)
+    if written < at:
+        new.extend(at)
     rank.counters[counts.MOVED] += size
