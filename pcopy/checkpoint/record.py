@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, compress
 from operator import add
 from typing import Any
@@ -45,7 +45,8 @@ def added(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
 
 
 class Head(NamedTuple):
-    """What a record says without its tasks. ``done`` and ``spawned`` are numbers of tasks."""
+    """What a record says without its tasks. ``done`` and ``spawned`` are numbers of tasks, ``began`` as in
+    ``Record``."""
 
     run: int
     rank: int
@@ -55,6 +56,7 @@ class Head(NamedTuple):
     counts: tuple[int, ...]
     done: int
     spawned: int
+    began: int
 
 
 class Record(NamedTuple):
@@ -63,7 +65,9 @@ class Record(NamedTuple):
     ``size`` is the number of the run's ranks. ``phase`` is the one that had begun at the cut, or -1; only what rank 0
     says of it counts. ``counts`` are sums over the tasks that became done. ``done`` holds the ids, packed, of those
     that were not spawned in this very record; ``spawned`` holds tasks as plain tuples. ``shares``: what of the counts
-    was counted under which label.
+    was counted under which label. ``began`` is the time of the cut by the destination's clock, in nanoseconds since
+    1970: what was written before is on stable storage once all records of the epoch are (0: not known). Only rank 0's
+    counts, which cuts first.
     """
 
     run: int
@@ -75,11 +79,12 @@ class Record(NamedTuple):
     done: bytes
     spawned: tuple[tuple[Any, ...], ...]
     shares: tuple[Share, ...] = ()
+    began: int = 0
 
     def pack(self) -> bytes:
         """Several pickles, so that each can be read alone: a ``Head``, ids done, shares, tuples of tasks spawned."""
         numbers = (self.run, self.rank, self.size, self.epoch, self.phase)
-        head = (*numbers, self.counts, len(self.done) // ID_BYTES, len(self.spawned))
+        head = (*numbers, self.counts, len(self.done) // ID_BYTES, len(self.spawned), self.began)
         some = (self.spawned[at : at + _TOGETHER] for at in range(0, len(self.spawned), _TOGETHER))
         packed = io.BytesIO()
         for part in chain((head, self.done, self.shares), some):  # a list of them to be joined would hold all twice
@@ -168,7 +173,7 @@ def _head(stream: io.BytesIO) -> Head:
     if not (type(fields) is tuple and len(fields) == len(Head._fields)):
         raise ValueError("no record of a rank's facts")
     head = Head(*fields)
-    numbers = (head.run, head.rank, head.size, head.epoch, head.phase, head.done, head.spawned)
+    numbers = (head.run, head.rank, head.size, head.epoch, head.phase, head.done, head.spawned, head.began)
     if not is_counts(numbers) or not is_counts(head.counts):
         raise ValueError("no numbers where a record has them")
     return head
@@ -177,8 +182,10 @@ def _head(stream: io.BytesIO) -> Head:
 class Window:
     """Gathers the facts of one rank between two cuts."""
 
-    def __init__(self, run: int, rank: int, ranks: int) -> None:
+    def __init__(self, run: int, rank: int, ranks: int, clock: Callable[[], int] = int) -> None:
+        """``clock`` tells the time of the destination, in nanoseconds since 1970."""
         self._run, self._rank, self._ranks = run, rank, ranks
+        self._clock = clock
         self._phase = -1
         self._empty()
 
@@ -234,6 +241,7 @@ class Window:
             bytes(self._done),
             tuple(tuple(task) for task in self._spawned.values()),
             tuple(self._packed_shares()),
+            self._clock(),
         )
         self._empty()
         return record

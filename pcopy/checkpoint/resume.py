@@ -44,6 +44,7 @@ class Remaining(NamedTuple):
 
     ``run`` is the last run and ``size`` its number of ranks; ``epoch`` is the last one of it that counts (0: what the
     run began with); ``phase`` is the one under way then, and ``counts`` are the sums over all tasks done until then.
+    ``began`` is when the cut of that epoch began, as in ``Record``; 0 without one.
     """
 
     run: int
@@ -51,6 +52,7 @@ class Remaining(NamedTuple):
     phase: int
     epoch: int
     counts: tuple[int, ...]
+    began: int = 0
 
 
 class Mending(Protocol):
@@ -66,8 +68,9 @@ class Mending(Protocol):
         """What is to be done instead."""
 
 
-_Epochs = dict[int, tuple[int, tuple[int, ...]]]
-"""By the number of an epoch: its phase, which rank 0 tells, and the sums of what all ranks have counted in it."""
+_Epochs = dict[int, tuple[int, tuple[int, ...], int]]
+"""By the number of an epoch: its phase, which rank 0 tells, the sums of what all ranks have counted in it, and when
+rank 0 cut."""
 
 
 def begin(
@@ -128,7 +131,7 @@ def compact(
     """
     job = os.fsencode(job_dir)
     old = _how_far(job)
-    new = Remaining(old.run + 1, size, old.phase, 0, old.counts)
+    new = Remaining(old.run + 1, size, old.phase, 0, old.counts, old.began)
     with closing(_remaining_tasks(job, old, open_spool)) as remaining:
         tasks: Iterable[Task] = remaining
         shares = _shares(job, old)
@@ -208,6 +211,14 @@ def counts_on_record(job: bytes) -> tuple[int, ...] | None:
         return None
 
 
+def last_cut_began(job: bytes) -> int:
+    """Return when the last durable cut of the current run began, by the destination's clock; 0 if there is none.
+
+    Raises ``Refused`` and ``OSError``.
+    """
+    return _how_far(job, heads).began if has_begun(job) else 0
+
+
 def _how_far(job: bytes, read: Callable[[bytes], Iterator[Frame]] = frames) -> Remaining:
     """What the heads of the records tell."""
     check_directory(job)
@@ -219,12 +230,12 @@ def _how_far(job: bytes, read: Callable[[bytes], Iterator[Frame]] = frames) -> R
             raise damaged(base_path(job, run, header.rank), 0, f"for {header.size} ranks; the run has {size}")
     epochs: _Epochs = {}
     last = min(_last_epoch(job, header, epochs, read) for header in headers)
-    phase, counts = headers[0].phase, headers[0].counts
+    phase, counts, began = headers[0].phase, headers[0].counts, 0
     for number in range(1, last + 1):
-        then, counted = epochs[number]
+        then, counted, began = epochs[number]
         phase = phase if then < 0 else then
         counts = added(counts, counted)
-    return Remaining(run, size, phase, last, counts)
+    return Remaining(run, size, phase, last, counts, began)
 
 
 def _last_epoch(job: bytes, base: Header, epochs: _Epochs, read: Callable[[bytes], Iterator[Frame]]) -> int:
@@ -243,8 +254,9 @@ def _last_epoch(job: bytes, base: Header, epochs: _Epochs, read: Callable[[bytes
         latest = head.epoch
         if latest == complete + 1:
             complete = latest
-            phase, counts = epochs.get(latest, (-1, ()))
-            epochs[latest] = phase if base.rank else head.phase, added(counts, head.counts)
+            phase, counts, began = epochs.get(latest, (-1, (), 0))
+            is_other, counts = base.rank > 0, added(counts, head.counts)
+            epochs[latest] = (phase, counts, began) if is_other else (head.phase, counts, head.began)
     return complete
 
 

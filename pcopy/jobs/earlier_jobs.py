@@ -10,10 +10,12 @@ elsewhere are another job. No job is touched that somebody works on.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 
 from pcopy.errors import Refused
+from pcopy.fsio.close import held_open
 from pcopy.jobs.directories import (
     Listed,
     StoredJob,
@@ -22,7 +24,7 @@ from pcopy.jobs.directories import (
     state_directory,
     unfinished,
 )
-from pcopy.jobs.job_file import JobFile, JobRoot, name_of
+from pcopy.jobs.job_file import FAILED_ITEMS, NOT_ALL_WRITTEN, JobFile, JobRoot, name_of
 from pcopy.jobs.lifecycle import resuming
 from pcopy.jobs.lock import locks
 from pcopy.jobs.paths import lies_in, resolve, source_of, target_of
@@ -39,10 +41,12 @@ KEEPING_UNREAD = {"newer": "-u (--existing newer)", "skip": "--existing skip"}
 
 
 class Earlier(NamedTuple):
-    """What there is to say of older jobs, and those that are to go when the new one has ended well."""
+    """What there is to say of older jobs, and those that are to go when the new one has ended well. ``doubted`` as in
+    ``Job``."""
 
     told: tuple[str, ...] = ()
     superseded: tuple[Listed, ...] = ()
+    doubted: int = 0
 
 
 def earlier_jobs(roots: Sequence[Root], options: Options, *, alone: bool) -> Earlier:
@@ -72,7 +76,47 @@ def earlier_jobs(roots: Sequence[Root], options: Options, *, alone: bool) -> Ear
             superseded.append(listed)
         else:
             told += _overlapping(listed, file, roots)
-    return Earlier((*_superseding(superseded), *told), tuple(superseded))
+    return Earlier((*_superseding(superseded), *told), tuple(superseded), _doubted(found, roots))
+
+
+def _doubted(found: Sequence[Listed], roots: Sequence[Root]) -> int:
+    """Return the time since which jobs that have not finished may have written to the destination what is not durable.
+
+    In nanoseconds since 1970, by the destination's clock; 0 if there is no such job. Of a job that cannot be read that
+    is the time at which its directory was made.
+    """
+    since = [
+        _not_durable_since(listed)
+        for listed in found
+        if any(_meet(old, new) for old in (listed.file.roots if listed.file else listed.roots) for new in roots)
+        or not (listed.file or listed.roots)
+        if not locks(listed.path)
+    ]
+    return min(filter(None, since), default=0)
+
+
+def _not_durable_since(listed: Listed) -> int:
+    """Return when the last durable cut of a job began, or the job itself; 0 if all is durable that it has written."""
+    from pcopy.checkpoint.resume import last_cut_began  # most jobs find none before them
+
+    file = listed.file
+    if file is None:
+        return _made(listed.path) or 1
+    if file.state in (FAILED_ITEMS, NOT_ALL_WRITTEN) and file.options.get("sync") and not file.totals.get("unsynced"):
+        return 0  # its last phase has synced the destination
+    try:
+        return last_cut_began(listed.path) or file.stored or file.t0
+    except (Refused, OSError):
+        return file.stored or file.t0
+
+
+def _made(path: bytes) -> int:
+    """Return when a directory was made, in nanoseconds since 1970; 0 if its file system does not record that."""
+    from pcopy import libc
+
+    with suppress(OSError), held_open(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
+        return libc.birth_of(directory, b"")
+    return 0
 
 
 def taken_over(job: StoredJob, roots: Sequence[Root], options: Options) -> Earlier:

@@ -109,6 +109,10 @@ class JobFile(NamedTuple):
     """Directories around the job's own that were made for it, and go with it: absolute paths, the deepest first."""
     killed: bool = False
     """Has an earlier run ended in disorder? That stays so until the job is over: nobody knows what was copied again."""
+    stored: int = 0
+    """When the last durable cut of the runs before the current one began, by the clock of ``t0``; 0: there was none."""
+    doubted: int = 0
+    """As in ``Job``."""
 
     @property
     def may_have_cut_short(self) -> bool:
@@ -124,7 +128,7 @@ class JobFile(NamedTuple):
 _TYPES: dict[str, Any] = {
     "name": str, "created": (int, float), "roots": tuple, "options": dict, "asked": dict, "t0": int, "umask": int,
     "user": int, "nonce": str, "runs": int, "state": str, "totals": dict, "mounts": tuple, "tasks": int,
-    "above": tuple, "killed": bool,
+    "above": tuple, "killed": bool, "stored": int, "doubted": int,
 }  # fmt: skip
 
 

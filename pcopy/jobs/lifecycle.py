@@ -222,6 +222,7 @@ def keep_new(job: Job, keeping: Keeping, asked: dict[str, Any]) -> tuple[Job, Ke
         job.options.umask,
         os.geteuid(),
         os.urandom(16).hex(),
+        doubted=job.doubted,
     )
     directory = keeping.directory or os.path.join(state_directory(), job.name.encode())
     return job._replace(began=began), KeptJob(keeping._replace(directory=directory, nonce=file.nonce), file)
@@ -256,8 +257,8 @@ def go_on(stored: StoredJob, lock: Lock, size: int, keeping: Keeping, options: O
     path, file = stored.path, stored.file
     roots, _ = as_stored(stored)
     options = options._replace(umask=file.umask)
-    cut_short = file.may_have_cut_short
-    job = Job(file.name, file.runs + 1, roots, options, began=file.t0, mounts=file.mounts, cut_short=cut_short)
+    job = Job(file.name, file.runs + 1, roots, options, began=file.t0, mounts=file.mounts, doubted=file.doubted)
+    job = job._replace(cut_short=file.may_have_cut_short)
     keeping = keeping._replace(directory=path, nonce=file.nonce)
     least = int(Phase.REPAIR_VERIFY)
 
@@ -286,7 +287,7 @@ def go_on(stored: StoredJob, lock: Lock, size: int, keeping: Keeping, options: O
     except InvariantBroken as broken:  # an unknown task is another version's, though the file has not told of that
         raise Refused(f"{broken}; this pcopy reads version {FORMAT} of tasks; {END_IT}") from None
     job = job._replace(run=remaining.run, resumed=_destination_time(job))
-    file = file._replace(runs=remaining.run, state=RUNNING)
+    file = file._replace(runs=remaining.run, state=RUNNING, stored=remaining.began or file.stored)
     update(StoredJob(path, file))
     phase = min(least, remaining.phase)
     if phase in _DELETION:

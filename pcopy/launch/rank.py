@@ -137,7 +137,8 @@ def open_store(setup: RankSetup, rank: Rank) -> tuple[FactJournal | None, RankSt
     store = RankStore(setup.keeping, setup.job.run, rank.number, rank.size, setup.kept, first)
     if setup.keeping.resumed and rank.number:
         store.take_lock()
-    return FactJournal(Window(setup.job.run, rank.number, rank.size), store, rank.storage.sync), store
+    window = Window(setup.job.run, rank.number, rank.size, rank.destination_time)
+    return FactJournal(window, store, rank.storage.sync), store
 
 
 def steersman_of(setup: RankSetup, rank: Rank) -> Steersman:

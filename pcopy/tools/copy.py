@@ -107,7 +107,7 @@ class CopyPreparation(Preparation):
             self._earlier = earlier_jobs(roots, options, alone=not arguments.keeping.directory)
             self._has_room = self._look_ahead(roots, options)
             self.telling = self.telling._replace(umask=options.umask)
-            self.job = Job(os.urandom(5).hex(), 1, roots, options)
+            self.job = Job(os.urandom(5).hex(), 1, roots, options, doubted=self._earlier.doubted)
             self._listed = self._read_list(roots) if options.files_from else None
         self._signature: str | None = None
         self._unwritten = ""

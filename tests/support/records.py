@@ -12,7 +12,7 @@ from pcopy.engine.task import TaskId
 def read_record(payload: bytes) -> Record:
     """The record that was packed; raises ``ValueError`` if it is none."""
     head, done, shares, spawned = read_facts(payload)
-    return Record(*head[:6], done, tuple(tuple(task) for task in spawned), shares)
+    return Record(*head[:6], done, tuple(tuple(task) for task in spawned), shares, head.began)
 
 
 def unpack_ids(packed: bytes) -> Iterator[TaskId]:

@@ -167,6 +167,8 @@ class Job(NamedTuple):
     roots, on every host and in every run. ``cut_short``: an earlier run was killed, and may have left a file with its
     final name that is not whole. ``listed``: where rank 0 finds the list of the paths that are copied
     (``pcopy.jobs.files_from``), if not all are. ``spared`` are what is not deleted from targets, as ``own``.
+    ``doubted``: what has changed in the destination since then may be the work of another job that has not finished,
+    and not be durable; 0: there is no such job. The same clock as ``began``.
     """
 
     name: str
@@ -182,6 +184,7 @@ class Job(NamedTuple):
     cut_short: bool = False
     listed: bytes = b""
     spared: tuple[tuple[int, bytes], ...] = ()
+    doubted: int = 0
 
     @property
     def writer(self) -> str:

@@ -286,6 +286,18 @@ class Rank(BothSides):
             drop_all_stale(target, self.job.name)
         return Problem("rename", 0, text=had_a_name(others)) if others else None
 
+    def destination_time(self) -> int:
+        """Return the time of the destination's clock, or a little less: as measured when the run began, and what has
+        passed since then."""
+        return (self.job.resumed or self.job.began) + int((time.monotonic() - self.began) * 10**9)
+
+    def is_doubted(self, status: os.stat_result) -> bool:
+        """True if an unfinished job may have written this item of the destination, and it may not be durable.
+
+        After a loss of power it may have its size and time without its contents, which must be compared.
+        """
+        return bool(self.job.doubted) and status.st_ctime_ns >= self.job.doubted - CLOCK_GRACE
+
     def is_touched(self, status: os.stat_result) -> bool:
         """Was this item made or changed since the job began, as far as clocks agree?"""
         return status.st_ctime_ns >= self.job.began - CLOCK_GRACE

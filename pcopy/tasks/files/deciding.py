@@ -30,11 +30,13 @@ def policy_of(rank: Rank, place: Place) -> Policy:
     """For small files of one directory that have no other names.
 
     What has changed since the job began may be the job's own, or another item's whose name the file system takes for
-    the same. What is repaired replaces whatever there is, unless that may be the user's.
+    the same. What an unfinished job may have left without its contents is compared. What is repaired replaces whatever
+    there is, unless that may be the user's.
     """
     options, preserve = rank.options, rank.options.preserve
     repairs = rank.phase >= Phase.REPAIR
-    touched = rank.job.began - CLOCK_GRACE if rank.job.began else None
+    since = [moment for moment in (rank.job.began, rank.job.doubted) if moment]
+    touched = min(since) - CLOCK_GRACE if since else None
     if repairs:
         touched = 0 if rank.keeps else None
     return Policy(

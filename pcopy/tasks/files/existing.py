@@ -289,8 +289,11 @@ class Existing(NamedTuple):
             os.unlink(self.name, dir_fd=self.directory)
 
     def is_compared(self, source: Status) -> bool:
-        """Does it stay only if its contents are the same? So with ``--checksum``, and where its time alone differs."""
-        return self.rank.options.checksum or self._differs_in_time(source)
+        """Does it stay only if its contents are the same? So with ``--checksum``, where its time alone differs, and
+        where a job that has not finished may have left it without its contents."""
+        if self.rank.options.checksum or self._differs_in_time(source):
+            return True
+        return self.rank.options.compares and self.rank.is_doubted(self.status) and stat.S_ISREG(self.status.st_mode)
 
     def _differs_in_time(self, source: Status) -> bool:
         """Alone: may it have to be given another time only? (With ``--checksum`` nobody asks.)"""

@@ -158,7 +158,8 @@ def stays(result: Result, goal: Goal, item: Item, reading: int, status: os.stat_
     if present.is_own() and not stat.S_ISDIR(present.status.st_mode):
         return False
     options = rank.options
-    is_current = options.compares and (yield from _is_current(rank, reading, status, present))
+    is_sound = options.compares and not rank.is_doubted(present.status)  # else it may lack its contents
+    is_current = is_sound and (yield from _is_current(rank, reading, status, present))
     if not is_current:
         if options.dry_run:
             present.refuse_full()
