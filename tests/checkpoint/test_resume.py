@@ -48,7 +48,7 @@ def played(history: History, steps: list[Step | str]) -> None:
 def check(job: Path, history: History, epoch: int) -> dict[tuple[int, int, int], Task]:
     expected = history.remaining(epoch)
     told, tasks = load(job, open_spool=open_spool)
-    assert told == (history.run, history.ranks, history.phase_at(epoch), epoch, history.totals(epoch))
+    assert told[:5] == (history.run, history.ranks, history.phase_at(epoch), epoch, history.totals(epoch))
     listed = list(tasks)
     assert {each.id: each for each in listed} == expected
     assert len(listed) == len(expected)
@@ -70,7 +70,7 @@ def test_any_history_cut_anywhere(runs: list[tuple[int, list[Step | str], list[i
             expected = check(job, history, epoch)
             size = runs[number][0] if number < len(runs) else last
             told = compact(job, size, open_spool=open_spool)
-            assert told == (number + 1, size, history.phase_at(epoch), 0, history.totals(epoch))
+            assert told[:5] == (number + 1, size, history.phase_at(epoch), 0, history.totals(epoch))
             assert sorted(os.listdir(job)) == ["current", f"run-{number + 1}"]
             dealt = bases(job, number + 1, size)
             tasks = {each.id: each for each in chain.from_iterable(dealt)}
