@@ -59,7 +59,7 @@ def test_ids_are_packed_in_16_bytes(ids: list[TaskId]) -> None:
 def test_a_record_is_read_as_it_was_packed(record: Record) -> None:
     packed = record.pack()
     assert read_record(packed) == record
-    assert read_head(packed) == (*record[:6], len(record.done) // 16, len(record.spawned))
+    assert read_head(packed) == (*record[:6], len(record.done) // 16, len(record.spawned), record.began)
     assert [tuple(as_task(each)) for each in record.spawned] == list(record.spawned)
 
 

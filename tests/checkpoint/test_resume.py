@@ -287,7 +287,7 @@ def test_what_cannot_be_removed_is_no_error_once_the_job_is_safe(area: Path) -> 
     job = make_job(area)
     begin(job, 1, COUNTS, [task(1)])
     (job / "run-1" / "directory").mkdir()
-    assert compact(job, 2, open_spool=open_spool) == load(job, open_spool=open_spool)[0] == (2, 2, 0, 0, COUNTS)
+    assert compact(job, 2, open_spool=open_spool) == load(job, open_spool=open_spool)[0] == (2, 2, 0, 0, COUNTS, 0)
 
 
 MEMORY_PROGRAM = """
