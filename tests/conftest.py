@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -59,6 +60,8 @@ PLACE = pytest.StashKey[str]()
 """Where the workers of pytest-xdist take turns, for the process that starts them."""
 TURNS = pytest.StashKey[Turns]()
 """The turns of this process, if it is a worker."""
+FILE_SYSTEMS = pytest.StashKey[FileSystems]()
+"""The file systems that this process has mounted for many tests."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -186,8 +189,8 @@ def what_serves_a_session() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def file_systems(session_scratch: Path) -> Iterator[FileSystems]:
-    made = FileSystems(session_scratch)
+def file_systems(request: pytest.FixtureRequest, session_scratch: Path) -> Iterator[FileSystems]:
+    made = request.config.stash[FILE_SYSTEMS] = FileSystems(session_scratch)
     yield made
     made.close()
 
@@ -204,17 +207,16 @@ def area(session_scratch: Path) -> Iterator[Path]:
 @pytest.fixture
 def on(file_systems: FileSystems) -> Iterator[Place]:
     """``on("xfs")``: a fresh directory on a file system of that kind; skips where it can't be had."""
-    made: list[Path] = []
+    with ExitStack() as stack:
+        yield lambda kind: stack.enter_context(file_systems.directory(kind))
 
-    def place(kind: str) -> Path:
-        path = Path(tempfile.mkdtemp(prefix="test-", dir=file_systems.point(kind)))
-        path.chmod(0o755)
-        made.append(path)
-        return path
 
-    yield place
-    for path in made:
-        remove(path)
+@pytest.fixture(autouse=True)
+def no_loop_device_is_kept_from_others(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After tests without a file system of their own, too: a worker may have one from an earlier test."""
+    yield
+    if made := request.config.stash.get(FILE_SYSTEMS, None):
+        made.release()
 
 
 @pytest.fixture

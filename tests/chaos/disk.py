@@ -16,9 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
-from tests.support.filesystems import MAKE, mounted, unmount
+from tests.support import loops
+from tests.support.filesystems import MAKE, make_image, mounted, unmount
 from tests.support.processes import wait_until
 
 SIZE = 600 << 20
@@ -39,9 +38,6 @@ class Disk:
     """The image ``kind`` below ``images``, mounted at ``point``."""
 
     def __init__(self, kind: str, images: Path, template: Path | None = None) -> None:
-        program = MAKE[kind][0]
-        if not shutil.which(program):
-            pytest.skip(f"there is no {program} here")
         self._kind = kind
         self._place = Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=images))
         self.point = self._place / "point"
@@ -51,14 +47,13 @@ class Disk:
         if template is not None:
             clone(template, self.image)
         else:
-            with open(self.image, "wb") as file:
-                file.truncate(SIZE)
-            subprocess.run([*MAKE[kind], str(self.image)], check=True, capture_output=True)
-        self._device = _run("losetup", "--find", "--show", str(self.image)).strip()
+            make_image(MAKE[kind], self.image, SIZE)
+        self._attached = loops.attach(self.image)
+        self._device = str(self._attached.path)
         try:
             self._mount()
         except BaseException:
-            _run("losetup", "--detach", self._device)
+            self._attached.close()
             raise
 
     def _mount(self) -> None:
@@ -98,7 +93,7 @@ class Disk:
     def close(self) -> None:
         if self.point.is_mount():
             unmount(self.point)
-        subprocess.run(["losetup", "--detach", self._device], check=False, capture_output=True)
+        self._attached.close()
         shutil.rmtree(self._place, ignore_errors=True)
 
 

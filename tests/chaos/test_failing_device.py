@@ -13,9 +13,10 @@ import pytest
 from tests.chaos.dataset import make_dataset
 from tests.chaos.interrupted import TOTALS
 from tests.chaos.unfinished import INCOMPLETE, STOPPED
+from tests.support import loops
 from tests.support.command import Completed, pcopy, show, succeed, summary
 from tests.support.faults import ITEM_BY_ITEM, SLOW, Fault, slowed
-from tests.support.filesystems import mounted, scratch, unmount
+from tests.support.filesystems import make_image, mounted, scratch, unmount
 from tests.support.oracle import differences
 from tests.support.processes import wait_until
 from tests.support.users import require_root
@@ -48,14 +49,13 @@ class Device:
         self._image = below / "image"
         self.point = place / "device"
         self.point.mkdir()
-        with open(self._image, "wb") as file:
-            file.truncate(600 * MIB)
         make = ["mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard"]
-        subprocess.run([*make, str(self._image)], check=True, capture_output=True)
+        make_image(make, self._image, 600 * MIB)
         self._mount()
 
     def _mount(self) -> None:
-        subprocess.run(["mount", "-o", "loop", str(self._image), str(self.point)], check=True)
+        with loops.attached(self._image) as disk:
+            subprocess.run(["mount", disk, self.point], check=True)
 
     def mend(self) -> None:
         """More room; whatever the file system has seen fail is forgotten by mounting it anew."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +12,10 @@ import pytest
 
 from tests.chaos.interrupted import TOTALS
 from tests.chaos.unfinished import INCOMPLETE
+from tests.support import loops
 from tests.support.command import pcopy, show, summary
 from tests.support.files import noise
-from tests.support.filesystems import mounted, unmount
+from tests.support.filesystems import MAKE, make_image, mounted, unmount
 from tests.support.oracle import differences
 from tests.support.preload import preloaded
 from tests.support.users import require_root
@@ -31,14 +31,11 @@ def folding(request: pytest.FixtureRequest, session_scratch: Path, area: Path) -
     """A directory that folds case, and the environment in which it does."""
     require_root("mount file systems")
     if request.param == "ext4":
-        if not shutil.which("mkfs.ext4"):
-            pytest.skip("there is no mkfs.ext4 here")
         (area / "disk").mkdir()
-        with open(area / "image", "wb") as image:
-            image.truncate(64 * MIB)
-        subprocess.run(["mkfs.ext4", "-q", "-F", "-O", "casefold", area / "image"], check=True)
-        if subprocess.run(["mount", "-o", "loop", area / "image", area / "disk"], check=False).returncode:
-            pytest.skip("this kernel's ext4 can't fold case")
+        make_image((*MAKE["ext4"], "-O", "casefold"), area / "image", 64 * MIB)
+        with loops.attached(area / "image") as disk:
+            if subprocess.run(["mount", disk, area / "disk"], check=False).returncode:
+                pytest.skip("this kernel's ext4 can't fold case")
         try:
             (area / "disk/folding").mkdir()
             subprocess.run(["chattr", "+F", area / "disk/folding"], check=True)

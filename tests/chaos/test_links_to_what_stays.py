@@ -12,6 +12,7 @@ from pcopy.fsio.identity import birth_of
 from tests.chaos.prepared import OLD_ENOUGH
 from tests.support.command import Argument, pcopy, show, succeed, summary
 from tests.support.faults import Fault
+from tests.support.filesystems import Place
 
 INCOMPLETE = 1
 SIZES = {"small": 10, "large": 9 << 20}
@@ -26,12 +27,15 @@ def has_birth(directory: Path) -> bool:
 
 
 @pytest.mark.in_turn(2)
+@pytest.mark.parametrize("kind", ["ext4", "ext4-128"])
 @pytest.mark.parametrize("options", [("skip",), ("newer",), ("changed",), ("skip", "--inplace")], ids=" ".join)
-def test_what_stays_is_not_taken_for_the_jobs_own(area: Path, options: tuple[str, ...]) -> None:
+def test_what_stays_is_not_taken_for_the_jobs_own(
+    on: Place, area: Path, kind: str, options: tuple[str, ...]
+) -> None:
     """The job was killed when it had made the links, and that was not on record."""
-    if not has_birth(area):
-        pytest.skip("this file system does not keep when a file was made")
-    source, copy, env = area / "source", area / "copy", {"XDG_STATE_HOME": str(area / "state")}
+    place = on(kind)
+    assert has_birth(place) == (kind == "ext4")
+    source, copy, env = place / "source", place / "copy", {"XDG_STATE_HOME": str(area / "state")}
     for tree, byte in ((source, b"n"), (copy, b"o")):
         tree.mkdir()
         for name, size in SIZES.items():

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.unfinished import INCOMPLETE, REFUSED, Stop, check_equal
+from tests.support import loops
 from tests.support.command import Argument, Completed, pcopy, show, succeed
 from tests.support.faults import slowed
 from tests.support.files import write
-from tests.support.filesystems import mounted, unmount
+from tests.support.filesystems import MAKE, make_image, mounted, unmount
 from tests.support.processes import background, wait_until
 from tests.support.users import require_root
 
@@ -26,28 +27,22 @@ class Loop:
 
     def __init__(self, image: Path, point: Path) -> None:
         self._image, self.point = image, point
-        with open(image, "wb") as file:
-            file.truncate(XFS_BYTES)
-        if subprocess.run(["mkfs.xfs", "-q", "-f", image], check=False, capture_output=True).returncode:
-            pytest.skip("no XFS can be made here")
-        self._devices: list[str] = []
+        make_image(MAKE["xfs"], image, XFS_BYTES)
+        self._devices: list[loops.Attached] = []
 
     def attach(self) -> None:
-        done = subprocess.run(["losetup", "--find", "--show", self._image], check=False, capture_output=True, text=True)
-        if done.returncode:
-            pytest.skip(f"no loop device: {done.stderr.strip()}")
-        self._devices.append(done.stdout.strip())
+        self._devices.append(loops.attach(self._image))
 
     def mount(self) -> int:
         """Mounts the device that was attached last; returns its number."""
-        subprocess.run(["mount", "-o", "nouuid", self._devices[-1], self.point], check=True)
+        subprocess.run(["mount", "-o", "nouuid", self._devices[-1].path, self.point], check=True)
         return self.point.stat().st_dev
 
     def close(self) -> None:
         if os.path.ismount(self.point):
             unmount(self.point)
         for device in self._devices:
-            subprocess.run(["losetup", "--detach", device], check=True)
+            device.close()
 
 
 @pytest.fixture

@@ -12,7 +12,9 @@ from pcopy.errors import Refused
 from pcopy.jobs.job_file import JobRoot, Made
 from pcopy.jobs.roots import Gone, check_roots, check_targets, with_made, with_places
 from tests.checkpoint.made import job_of, root_of
-from tests.support.filesystems import Place, mounted
+from tests.support import loops
+from tests.support.filesystems import MAKE, Place, make_image, mounted
+from tests.support.users import require_root
 
 
 @pytest.fixture
@@ -82,25 +84,24 @@ def test_another_file_system_of_the_same_type_is_refused(session_scratch: Path) 
 
 
 def test_a_file_system_that_was_mounted_again_is_the_same(session_scratch: Path, area: Path) -> None:
+    require_root("mount ext4")
     image = session_scratch / "again.image"
-    with open(image, "wb") as file:
-        file.truncate(64 << 20)
     try:
-        made = subprocess.run(["mkfs.ext4", "-q", "-F", image], check=False, capture_output=True)
-        mounting = ["mount", "-o", "loop", str(image), str(area)]
-        if made.returncode or subprocess.run(mounting, check=False, capture_output=True).returncode:
-            pytest.skip("no ext4 can be mounted here")
-        job = job_of(root_of(area, area))
-        subprocess.run(["umount", area], check=True)
-        with pytest.raises(Refused):
-            check_roots(job)
-        subprocess.run(mounting, check=True)
-        try:
-            check_roots(job)
-        finally:
+        make_image(MAKE["ext4"], image, 64 << 20)
+        with loops.attached(image) as disk:
+            mounting: list[str | Path] = ["mount", disk, area]
+            subprocess.run(mounting, check=True)
+            job = job_of(root_of(area, area))
             subprocess.run(["umount", area], check=True)
+            with pytest.raises(Refused):
+                check_roots(job)
+            subprocess.run(mounting, check=True)
+            try:
+                check_roots(job)
+            finally:
+                subprocess.run(["umount", area], check=True)
     finally:
-        image.unlink()
+        image.unlink(missing_ok=True)
 
 
 def test_a_root_that_was_replaced_before_the_job_began_is_refused(trees: tuple[Path, Path]) -> None:

@@ -10,12 +10,14 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from tests.support import loops
 from tests.support.users import is_root
 
 SIZE = 2 << 30
@@ -69,24 +71,18 @@ def mounted(kind: str, place: Path, size: int = SIZE, options: str = "") -> Iter
         pytest.skip(f"only root can mount {kind}")
     point = Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=place))
     image = point.with_name(point.name + ".image")
-    if kind == "tmpfs":
-        wanted = ",".join(filter(None, [f"size={size}", "mode=755", options]))
-        command = ["mount", "-t", "tmpfs", "-o", wanted, "pcopy-test", str(point)]
-    else:
-        _make(kind, image, size)
-        command = [
-            "mount",
-            "-t",
-            kind.partition("-")[0],
-            "-o",
-            ",".join(filter(None, ["loop", options])),
-            str(image),
-            str(point),
-        ]
     try:
-        tried = subprocess.run(command, check=False, capture_output=True, text=True)
-        if tried.returncode:
-            pytest.skip(f"{kind} can't be mounted here: {tried.stderr.strip()}")
+        with ExitStack() as stack:
+            if kind == "tmpfs":
+                options = ",".join(filter(None, [f"size={size}", "mode=755", options]))
+                device: str | Path = "pcopy-test"
+            else:
+                make_image(MAKE[kind], image, size)
+                device = stack.enter_context(loops.attached(image))
+            words = ["mount", "-t", kind.partition("-")[0], *(["-o", options] if options else []), device, point]
+            tried = subprocess.run(words, check=False, capture_output=True, text=True)
+            if tried.returncode:
+                pytest.skip(f"{kind} can't be mounted here: {tried.stderr.strip()}")
         point.chmod(0o755)
         try:
             yield point
@@ -97,13 +93,13 @@ def mounted(kind: str, place: Path, size: int = SIZE, options: str = "") -> Iter
         point.rmdir()
 
 
-def _make(kind: str, image: Path, size: int) -> None:
-    program = MAKE[kind][0]
-    if not shutil.which(program):
-        pytest.skip(f"there is no {program} here")
+def make_image(command: Sequence[str], image: Path, size: int) -> None:
+    """Make a file system of ``size`` bytes in the new file ``image`` by ``command``; skip without that program."""
+    if not shutil.which(command[0]):
+        pytest.skip(f"there is no {command[0]} here")
     with open(image, "wb") as file:
         file.truncate(size)
-    subprocess.run([*MAKE[kind], str(image)], check=True, capture_output=True)
+    subprocess.run([*command, image], check=True, capture_output=True)
 
 
 def unmount(point: Path) -> None:
@@ -113,23 +109,58 @@ def unmount(point: Path) -> None:
 
 
 class FileSystems:
-    """File systems by kind, each made when it is first asked for and kept until the end of the session."""
+    """File systems by kind, each made when it is first asked for and kept until the end of the session.
+
+    Those that only ``directory`` was asked for are unmounted earlier if loop devices are scarce.
+    """
 
     def __init__(self, place: Path) -> None:
         self._place = place
         self._points: dict[str, Path] = {}
-        self._stack = ExitStack()
+        self._stacks: dict[str, ExitStack] = {}
+        self._users: Counter[str] = Counter()
 
     def point(self, kind: str) -> Path:
+        """The root of the file system ``kind``, which stays until the end of the session."""
+        self._users[kind] += 1
+        return self._mount(kind)
+
+    @contextmanager
+    def directory(self, kind: str) -> Iterator[Path]:
+        """A fresh directory on the file system ``kind``."""
+        self._users[kind] += 1
+        try:
+            path = Path(tempfile.mkdtemp(prefix="test-", dir=self._mount(kind)))
+            path.chmod(0o755)
+            try:
+                yield path
+            finally:
+                remove(path)
+        finally:
+            self._users[kind] -= 1
+            self.release()
+
+    def _mount(self, kind: str) -> Path:
         if kind not in self._points:
+            self.release()
+            stack = self._stacks[kind] = ExitStack()
             if kind == "tmpfs" and not is_root():
                 self._points[kind] = _plain_memory(self._place)
             else:
-                self._points[kind] = self._stack.enter_context(mounted(kind, self._place))
+                self._points[kind] = stack.enter_context(mounted(kind, self._place))
         return self._points[kind]
 
+    def release(self) -> None:
+        """Unmount what no test uses now if any process waits for a loop device."""
+        if loops.is_awaited():
+            for kind in [kind for kind in self._points if not self._users[kind]]:
+                del self._points[kind]
+                self._stacks.pop(kind).close()
+
     def close(self) -> None:
-        self._stack.close()
+        with ExitStack() as all_of_them:
+            for stack in self._stacks.values():
+                all_of_them.push(stack)
 
 
 def _plain_memory(place: Path) -> Path:
