@@ -19,7 +19,10 @@ import pytest
 from tests.support import command, native, preload
 from tests.support.extent import SEED, everything, in_turn, seed
 from tests.support.filesystems import FileSystems, Place, mounted, remove, scratch
+from tests.support.skips import pytest_make_collect_report, pytest_runtest_makereport
 from tests.support.turns import Turns
+
+__all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]
 
 END_TO_END_SECONDS = 120
 """A test that runs longer hangs; whole runs take a second or two."""
