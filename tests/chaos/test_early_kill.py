@@ -34,7 +34,7 @@ def test_a_kill_in_the_first_seconds_can_be_resumed(
 def test_the_first_checkpoint_comes_after_five_seconds(tree: Path, area: Path, env: dict[str, str]) -> None:
     began = time.monotonic()
     with background(tree, area / "copy", ranks=1, env=env, wrap=slowed(ITEM_BY_ITEM, 5 * SLOW)) as run:
-        assert wait_until(lambda: run.process.poll() is not None or [*area.glob("state/pcopy/*/run-1/facts-0")], 30)
+        assert wait_until(lambda: run.process.poll() is not None or [*area.glob("state/pcopy/*/run-1/facts-0")], 60)
         assert run.process.poll() is None and time.monotonic() - began > 5
         assert wait_until(lambda: run.process.poll() is not None or any(job["copied"] for job in listed(env)))
         run.kill_all()

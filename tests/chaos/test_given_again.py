@@ -374,7 +374,7 @@ def test_a_relative_or_unusual_path_of_backup_is_the_same_the_next_time(area: Pa
     with background(*words, area / "copy", ranks=1, wrap=slowed("linkat", 20)) as run:
         assert wait_until(lambda: (area / "copy/.old").exists() and len(os.listdir(area / "copy/.old")) > 5)
         run.send_signal(signal.SIGTERM)
-        told = run.process.communicate(timeout=20)
+        told = run.process.communicate(timeout=60)
     assert run.process.returncode == STOPPED, told
     other = pcopy(*words[:2], "--backup", "elsewhere", *words[4:], area / "copy")
     assert other.returncode == 2 and b"(different: --backup)" in other.stderr, show(other)

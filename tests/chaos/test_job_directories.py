@@ -25,7 +25,7 @@ def test_the_same_command_line_starts_and_goes_on(tree: Path, area: Path, env: d
     with background(*arguments, ranks=3, env=env, wrap=slowed(ITEM_BY_ITEM, SLOW)) as run:
         assert wait_until(lambda: run.process.poll() is not None or [*job.glob("run-1/facts-0")])
         run.send_signal(signal.SIGUSR1)
-        _, err = run.process.communicate(timeout=20)
+        _, err = run.process.communicate(timeout=60)
         assert run.process.returncode == STOPPED, err
         assert b"pcopy: to go on: pcopy --resume %s\n" % os.fsencode(job) in err
     other = pcopy(*arguments[:-1], area / "other", ranks=2, env=env)
@@ -170,7 +170,7 @@ def test_a_copy_without_a_checkpoint_is_started_again_with_the_same_meaning(
             shutil.rmtree(state)
             state.touch()
             run.send_signal(signal.SIGTERM)
-            _, err = run.process.communicate(timeout=20)
+            _, err = run.process.communicate(timeout=60)
         state.unlink()
         state.mkdir(mode=0o700)
         assert run.process.returncode == STOPPED, err

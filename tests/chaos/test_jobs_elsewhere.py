@@ -29,7 +29,7 @@ def kept_in(job: Path, *words: Argument, env: dict[str, str], user: int | None =
     with background(*words, ranks=2, env=env, user=user, wrap=slowed(ITEM_BY_ITEM, SLOW)) as run:
         assert wait_until(lambda: run.process.poll() is not None or (job / "run-1" / "facts-0").exists())
         run.send_signal(signal.SIGTERM)
-        _, err = run.process.communicate(timeout=20)
+        _, err = run.process.communicate(timeout=60)
     assert run.process.returncode == STOPPED, err
     (line,) = [line for line in err.decode().splitlines() if line.startswith("pcopy: to go on: ")]
     return line.removeprefix("pcopy: to go on: ")
@@ -108,7 +108,7 @@ def test_discarding_tells_nothing_of_a_copy_that_was_never_made(area: Path, tree
     with background(*words, ranks=2, env=env, wrap=slowed("fsync", 300)) as run:
         assert wait_until(lambda: run.process.poll() is not None or (area / "job/job").exists())
         run.send_signal(signal.SIGKILL)
-        run.process.communicate(timeout=20)
+        run.process.communicate(timeout=60)
     assert not (area / "copy").exists()
     done = succeed("--discard", area / "job", env=env)
     assert (done.stdout, done.stderr) == (b"discarded\n", b""), show(done)
@@ -126,7 +126,7 @@ def test_nobody_is_told_to_go_on_with_a_job_that_is_gone(
         (job,) = jobs.iterdir()
         job.rename(area / "elsewhere")
         run.send_signal(signal.SIGTERM)
-        _, err = run.process.communicate(timeout=20)
+        _, err = run.process.communicate(timeout=60)
     assert run.process.returncode == STOPPED, err
     assert b"pcopy: %s: the job is gone: start it again" % os.fsencode(job) in err
     assert b"to go on" not in err, err

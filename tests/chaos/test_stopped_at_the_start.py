@@ -152,7 +152,7 @@ def signalled(
             run.send_signal(number)
         else:
             os.kill(process_of(run, rank), number)
-        _, err = run.process.communicate(timeout=30)
+        _, err = run.process.communicate(timeout=60)
     assert run.process.returncode == STOPPED, err
     # strace may say there that a process that it delays is delayed already.
     return b"".join(line for line in err.splitlines(keepends=True) if not line.startswith(b"strace: "))

@@ -39,7 +39,7 @@ def test_a_resumed_job_has_the_umask_of_its_first_run(area: Path, env: dict[str,
         on_record = (area / "state" / "pcopy").glob
         assert wait_until(lambda: run.process.poll() is not None or list(on_record("*/run-*/facts-0")))
         run.send_signal(signal.SIGTERM)
-        said = run.process.communicate(timeout=30)
+        said = run.process.communicate(timeout=60)
         assert run.process.returncode == STOPPED, said
     assert len(listed(env)) == 1
     before = kinds(copy)

@@ -102,7 +102,7 @@ def killed(run: Run, copy: Path, moment: Moment, records: Path) -> None:
     def ready() -> object:
         return [*records.glob("pcopy/*/run-1/facts-*")] and moment.reached(copy)
 
-    assert wait_until(lambda: run.process.poll() is not None or ready(), 30)
+    assert wait_until(lambda: run.process.poll() is not None or ready(), 60)
     assert run.process.poll() is None, run.process.communicate()
     run.kill_all()
     run.process.communicate()

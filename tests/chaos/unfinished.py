@@ -14,12 +14,11 @@ from tests.support.command import Argument, succeed
 from tests.support.faults import ITEM_BY_ITEM, SLOW, slowed
 from tests.support.files import write
 from tests.support.oracle import differences
-from tests.support.processes import Run, background, wait_until
+from tests.support.processes import PROMPT, Run, background, wait_until
 from tests.support.walk import temporaries
 
 INCOMPLETE, REFUSED, STOPPED = 1, 2, 75
-GRACE = 10
-"""Seconds within which a run ends; it promises 5, on a machine that has nothing else to do."""
+GRACE = PROMPT
 
 BUSY = ("--checkpoint-interval", "0.05", *SPLIT)
 
@@ -51,7 +50,7 @@ def stopped(
     with background(*BUSY, *arguments, ranks=ranks, env=env, wrap=slowed(*slow), **options) as run:
         assert wait_until(lambda: run.process.poll() is not None or begun())
         run.send_signal(number) if number != signal.SIGKILL else run.kill_all()
-        out, err = run.process.communicate(timeout=20)
+        out, err = run.process.communicate(timeout=60)
         assert run.process.returncode == (STOPPED if number != signal.SIGKILL else -number), (out, err)
     (name,) = set(os.listdir(state)) - before
     return name

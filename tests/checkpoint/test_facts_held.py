@@ -27,7 +27,7 @@ class Storage:
         self.epochs: list[int] = []
 
     def sync(self) -> None:
-        assert self.free.acquire(timeout=20)
+        assert self.free.acquire(timeout=60)
 
     def begin(self, phase: int, tasks: Sequence[Task]) -> None:
         """Takes no time."""

@@ -66,10 +66,10 @@ def test_a_row_that_hangs_in_another_thread_is_told_with_its_call() -> None:
         pulse.beats += 1
         return any(text in line for line in lines.lines)
 
-    assert wait_until(lambda: heard("has been silent for"), 5)
+    assert wait_until(lambda: heard("has been silent for"), 60)
     assert lines.lines[0].endswith("), in create of /there/a\\nb; the job waits")
     rows[0] = Doing(13.5, "", b"/there/c")
-    assert wait_until(lambda: heard("goes on after"), 5)
+    assert wait_until(lambda: heard("goes on after"), 60)
     watching.stop()
 
 
@@ -147,7 +147,7 @@ def test_a_signal_makes_rank_0_tell_sooner_for_whom_it_waits() -> None:
             pulse.beats += 1
             return bool(lines.lines)
 
-        assert wait_until(get_on, 5)
+        assert wait_until(get_on, 60)
         watching.stop()
     finally:
         signal.signal(signal.SIGUSR1, before)
@@ -197,7 +197,7 @@ os.read(reading, 1)
     assert b"a second SIGINT leaves at once" in process.stdout.readline()
     if count == 2:
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(60) == 130
     else:
         time.sleep(0.3)
         assert process.poll() is None

@@ -313,7 +313,7 @@ def test_a_job_that_keeps_nothing_leaves_nothing(area: Path) -> None:
     with background(*words, ranks=2, wrap=slowed("pwrite64", 150)) as run:
         wait_for_temporary(run, os.fsencode(area / "packed"))
         run.send_signal(signal.SIGTERM)
-        run.process.communicate(timeout=20)
+        run.process.communicate(timeout=60)
         assert run.process.returncode == 128 + signal.SIGTERM
     assert [path for path in (area / "packed").rglob("*") if path.is_file()] == []
 

@@ -70,7 +70,7 @@ def test_a_running_job_is_paused_changed_and_goes_on(area: Path) -> None:
         )
         wait_until(lambda: held(area / "copy") > before)
         assert control(area, area / "state" / "pcopy" / name, "oplimit=0") == "8.00 MiB/s at most"
-        out, err = run.process.communicate(timeout=30)
+        out, err = run.process.communicate(timeout=60)
         assert run.process.returncode == 0, err
     assert b"480 files" in out
     assert b"pcopy: as it was asked for (--control): 200 KiB/s at most, paused\n" in err
@@ -90,7 +90,7 @@ def test_only_active_ranks_take_work(area: Path) -> None:
         assert read[-1] > MIB
         assert sum(read[:-1]) < 64 << 10, "one file"
         assert control(area, area / "kept", "active=3", "bwlimit=8M") == "8.00 MiB/s at most"
-        assert run.process.wait(30) == 0
+        assert run.process.wait(60) == 0
     assert not (area / "kept").exists()
 
 
@@ -111,7 +111,7 @@ def test_jobs_tell_how_they_get_on(area: Path) -> None:
         assert "200 KiB/s at most" in table
         assert (area / "state" / "pcopy" / job_of(area) / "progress").stat().st_mode & 0o777 == 0o600
         run.send_signal(15)
-        assert run.process.wait(20) == 75
+        assert run.process.wait(60) == 75
     (line,) = [json.loads(line) for line in jobs(area, "--json").splitlines()]
     assert (line["state"], line["progress"]) == ("stopped", None)
     error = control(area, job_of(area), "pause", status=2)
@@ -152,4 +152,4 @@ def test_more_active_ranks_than_there_are(area: Path) -> None:
         time.sleep(1)
         assert run.process.poll() is None
         assert control(area, job_of(area), "bwlimit=10M") == "10.0 MiB/s at most"
-        assert run.process.wait(30) == 0
+        assert run.process.wait(60) == 0

@@ -270,7 +270,7 @@ def test_a_stopped_job_goes_on_amid_a_file(area: Path, ranks: int) -> None:
         (under_way,) = (area / "copy").iterdir()
         assert wait_until(lambda: under_way.stat().st_blocks * 512 > 72 * MIB)
         run.send_signal(signal.SIGTERM)
-        _, err = run.process.communicate(timeout=30)
+        _, err = run.process.communicate(timeout=60)
         assert run.process.returncode == 75, err
     trace = Trace(area / "trace", "pwrite64")
     run_again = pcopy("--resume", ranks=ranks, env=state, wrap=trace.wrap())

@@ -154,7 +154,7 @@ def test_loops_end(area: Path, target: str) -> None:
     write(source / "a/b/file", b"content")
     (source / "a/b/self").symlink_to(".")
     (source / "a/b/loop").symlink_to(target)
-    run = pcopy("--json", "-L", "--errors", area / "errors", source, area / "copy", ranks=2, timeout=30)
+    run = pcopy("--json", "-L", "--errors", area / "errors", source, area / "copy", ranks=2, timeout=60)
     told = failures(run, area / "errors")
     assert set(told) == {f"{source}/a/b/self", f"{source}/a/b/loop"}
     for failure in told.values():
@@ -172,7 +172,7 @@ def test_a_loop_of_two_directories(area: Path) -> None:
     for one, other in (("x", "y"), ("y", "x")):
         write(source / one / f"in-{one}", one.encode())
         (source / one / other).symlink_to(f"../{other}")
-    run = pcopy("--json", "-L", "--errors", area / "errors", source, area / "copy", ranks=2, timeout=30)
+    run = pcopy("--json", "-L", "--errors", area / "errors", source, area / "copy", ranks=2, timeout=60)
     assert set(failures(run, area / "errors")) == {f"{source}/x/y/x", f"{source}/y/x/y"}
     found = {str(path.relative_to(area / "copy")) for path in (area / "copy").rglob("*")}
     assert found == {"x", "x/in-x", "x/y", "x/y/in-y", "y", "y/in-y", "y/x", "y/x/in-x"}
@@ -189,7 +189,7 @@ def test_loops_through_other_file_systems(area: Path, session_scratch: Path, ran
         (area / "source").mkdir()
         (area / "source/to-one").symlink_to(one)
         run = pcopy(
-            *("--json", "-L", "--errors", area / "errors", area / "source", area / "copy"), ranks=ranks, timeout=30
+            *("--json", "-L", "--errors", area / "errors", area / "source", area / "copy"), ranks=ranks, timeout=60
         )
         above = f"{area}/source/to-one"
         assert set(failures(run, area / "errors")) == {f"{above}/home", f"{above}/to-two/to-one"}
@@ -205,7 +205,7 @@ def test_a_loop_that_enters_another_file_system_elsewhere_each_time(area: Path, 
         (two / "back").symlink_to(one / "second")
         (area / "source").mkdir()
         (area / "source/in").symlink_to(one / "first")
-        run = pcopy("--json", "-L", "--errors", area / "errors", area / "source", area / "copy", ranks=2, timeout=30)
+        run = pcopy("--json", "-L", "--errors", area / "errors", area / "source", area / "copy", ranks=2, timeout=60)
         assert set(failures(run, area / "errors")) == {f"{area}/source/in/over/back/over"}
 
 
@@ -217,7 +217,7 @@ def test_links_into_the_target_do_not_grow_it(area: Path, link: str, ranks: int)
     (area / "source/link").symlink_to(area / link)
     (area / "copy/sub/deep").mkdir(parents=True)
     run = pcopy(
-        *("--json", "-L", "--errors", area / "errors", f"{area}/source/", area / "copy"), ranks=ranks, timeout=30
+        *("--json", "-L", "--errors", area / "errors", f"{area}/source/", area / "copy"), ranks=ranks, timeout=60
     )
     told = failures(run, area / "errors")
     wanted = {f"{area}/source/link/copy", f"{area}/source/link/source"} if link == "." else {f"{area}/source/link"}
@@ -232,7 +232,7 @@ def test_several_sources_that_lead_into_each_others_target(area: Path) -> None:
         (into / name).mkdir(parents=True)
         write(area / name / "file", name.encode())
         (area / name / "all").symlink_to(into)
-    run = pcopy("--json", "-L", "--errors", area / "errors", area / "a", area / "b", into, ranks=3, timeout=30)
+    run = pcopy("--json", "-L", "--errors", area / "errors", area / "a", area / "b", into, ranks=3, timeout=60)
     assert set(failures(run, area / "errors")) == {f"{area}/{one}/all/{other}" for one in "ab" for other in "ab"}
     assert {path.name for path in into.rglob("*")} == {"a", "b", "file", "all"}
 

@@ -174,7 +174,7 @@ def test_fifo_as_target_is_replaced(area: Path) -> None:
     write(area / "source/file", b"new")
     (area / "copy").mkdir()
     os.mkfifo(area / "copy/file")
-    succeed(f"{area}/source/", area / "copy", timeout=20)
+    succeed(f"{area}/source/", area / "copy", timeout=60)
     assert differences(area / "source", area / "copy") == []
 
 

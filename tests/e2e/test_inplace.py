@@ -110,7 +110,7 @@ def test_never_through_links(area: Path, size: str) -> None:
     (area / "copy/pointed").symlink_to(outside / "pointed")
     os.mkfifo(area / "copy/fifo")
     before = snapshot(outside / "linked")[b""], snapshot(outside / "pointed")[b""]
-    told = summary(succeed(*INPLACE, f"{area}/source/", area / "copy", ranks=3, timeout=30))
+    told = summary(succeed(*INPLACE, f"{area}/source/", area / "copy", ranks=3, timeout=60))
     assert differences(area / "source", area / "copy") == []
     after = snapshot(outside / "linked")[b""], snapshot(outside / "pointed")[b""]
     assert [record.content for record in after] == [record.content for record in before]

@@ -80,7 +80,7 @@ def test_a_tiny_limit_works_and_is_stopped_at_once(area: Path) -> None:
         assert held(area / "copy") <= (time.monotonic() - began + 0.5) * (64 << 10)
         run.send_signal(signal.SIGTERM)
         stopping = time.monotonic()
-        _, err = run.process.communicate(timeout=10)
+        _, err = run.process.communicate(timeout=60)
         assert time.monotonic() - stopping < 3
         assert run.process.returncode == 128 + signal.SIGTERM
         assert b"silent" not in err

@@ -22,11 +22,11 @@ from tests.support.command import Argument, Completed, pcopy, show
 from tests.support.faults import require_strace, slowed
 from tests.support.files import noise
 from tests.support.oracle import differences
-from tests.support.processes import background, wait_until
+from tests.support.processes import HANGS, background, wait_until
 from tests.support.users import require_root
 
 MIB = 1 << 20
-GRACE = 30
+GRACE = HANGS
 
 HOST = """
 exec unshare --mount --uts sh -c '

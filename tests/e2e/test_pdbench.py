@@ -18,11 +18,11 @@ from pcopy.fsio.kernel.choose import kernel_name
 from tests.support.command import Argument, Completed, pcopy, show
 from tests.support.faults import require_strace, slowed
 from tests.support.filesystems import mounted
-from tests.support.processes import background, wait_until
+from tests.support.processes import HANGS, background, wait_until
 from tests.support.users import NOBODY, require_root
 
 QUICK = ("--repeat", "1", "--time", "0.02", "--files", "300", "--size", "256K", "--blocks", "64K,128K")
-GRACE = 20
+GRACE = HANGS
 
 
 def pdbench(*arguments: Argument, **options: Any) -> Completed:

@@ -21,10 +21,10 @@ from tests.support.command import RUN, Argument, Completed, pcopy, show
 from tests.support.faults import slowed
 from tests.support.filesystems import Place, mounted
 from tests.support.oracle import snapshot
-from tests.support.processes import background, wait_until
+from tests.support.processes import HANGS, background, wait_until
 from tests.support.users import NOBODY, require_root
 
-GRACE = 20
+GRACE = HANGS
 MANY = 100_000
 MIB = 1 << 20
 

@@ -337,7 +337,7 @@ def test_a_signal_leaves_nothing(area: Path, number: signal.Signals) -> None:
     with held(area / "log", *words, calls=READS, path=area / "a/file", program="pverify", ranks=2) as run:
         run.run.send_signal(number)
         ended = run.go_on()
-        assert wait_until(lambda: not run.run.processes(), 5)
+        assert wait_until(lambda: not run.run.processes(), 60)
     assert ended.returncode == 128 + number, show(ended)
     assert b"pverify: stopped by " in ended.stderr
     assert list((area / "out").iterdir()) == []

@@ -60,14 +60,14 @@ def test_a_reader_that_goes_ends_it(many: Path) -> None:
         assert run.stdout is not None and run.stderr is not None
         assert run.stdout.readline().startswith(os.fsencode(many))
         run.stdout.close()
-        assert run.wait(30) == 75
+        assert run.wait(60) == 75
         assert run.stderr.read() == b""
 
 
 def test_a_full_disk(many: Path) -> None:
     with open("/dev/full", "wb") as full, start("-n", "2", many, program="pwalk", stdout=full) as run:
         assert run.stderr is not None
-        assert run.wait(30) == 75
+        assert run.wait(60) == 75
         assert run.stderr.read() == b"pwalk: standard output cannot be written: No space left on device\n"
 
 
@@ -86,7 +86,7 @@ def test_a_reader_that_wants_the_first_line(many: Path, area: Path, words: tuple
         assert run.stdout is not None and run.stderr is not None
         assert run.stdout.readline()
         run.stdout.close()
-        assert run.wait(30) == 75
+        assert run.wait(60) == 75
         assert run.stderr.read() == b""
     assert sorted(os.listdir(area)) == ["many", "temporary"] and os.listdir(area / "temporary") == []
 

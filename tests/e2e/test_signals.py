@@ -16,12 +16,11 @@ from pcopy.cli.pcopy import PCOPY
 from tests.support.command import Argument, succeed
 from tests.support.faults import slowed
 from tests.support.files import same_contents
-from tests.support.processes import Run, background, wait_for_temporary, wait_until
+from tests.support.processes import PROMPT, Run, background, wait_for_temporary, wait_until
 from tests.support.walk import temporaries
 
 MIB = 1 << 20
-GRACE = 10
-"""Seconds within which everything is over."""
+GRACE = PROMPT
 TRIES = 5
 STOPPED = 75
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1]

@@ -69,7 +69,7 @@ def stopped(program: str, *words: Argument, kernel: str, ranks: int, done: Any) 
     with background("--json", *words, program=program, ranks=ranks, env={"PCOPY_KERNEL": kernel}) as run:
         assert wait_until(lambda: done() >= ENOUGH)
         run.process.send_signal(signal.SIGTERM)
-        output, errors = run.process.communicate(timeout=30)
+        output, errors = run.process.communicate(timeout=60)
         assert run.process.returncode == 75, errors
         told: dict[str, Any] = json.loads(output)
         return told

@@ -46,7 +46,7 @@ def target(area: Path, source: Path) -> Iterator[tuple[Path, int]]:
 
 
 def wait_until_it_copies(run: Run, below: Path) -> None:
-    assert wait_until(lambda: sum(len(files) for _, _, files in os.walk(below)) > 1000, 30)
+    assert wait_until(lambda: sum(len(files) for _, _, files in os.walk(below)) > 1000, 60)
     assert run.process.poll() is None
 
 

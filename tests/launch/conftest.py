@@ -18,7 +18,7 @@ from tests.support.users import is_root
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "launch" in item.path.parts and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(60))
+            item.add_marker(pytest.mark.timeout(180))
 
 
 @pytest.fixture(scope="session")
@@ -31,13 +31,13 @@ def slurm() -> Iterator[dict[str, str] | str]:
     directory = tempfile.mkdtemp(prefix="pcopy-test-slurm-", dir="/tmp")
     os.chmod(directory, 0o755)
     try:
-        begun = subprocess.run([SLURM, "start", directory], check=False, capture_output=True, text=True, timeout=40)
+        begun = subprocess.run([SLURM, "start", directory], check=False, capture_output=True, text=True, timeout=60)
         if begun.returncode:
             yield f"Slurm doesn't start: {begun.stderr.strip()}"
         else:
             yield {"SLURM_CONF": str(Path(directory, "slurm.conf"))}
     finally:
-        subprocess.run([SLURM, "stop", directory], check=False, capture_output=True, timeout=40)
+        subprocess.run([SLURM, "stop", directory], check=False, capture_output=True, timeout=60)
         shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -84,7 +84,7 @@ class Desk:
         return len(self.copied()) >= 60
 
     def await_amid(self) -> None:
-        assert wait_until(self.is_amid, 30), "nothing is copied"
+        assert wait_until(self.is_amid, 60), "nothing is copied"
 
     @contextmanager
     def started(self, *words: Argument, cwd: str = "", env: Mapping[str, str] | None = None) -> Iterator[Run]:
@@ -114,13 +114,13 @@ class Desk:
         self._recorded = int(recorded)
 
     def assert_stopped(self, run: Run) -> None:
-        log = run.process.communicate(timeout=30)[0].decode()
+        log = run.process.communicate(timeout=60)[0].decode()
         assert run.process.returncode == STOPPED, log
         assert run.survivors() == []
         self.assert_told(log)
 
     def assert_gone_on(self, run: Run, before: dict[Path, int]) -> None:
-        log = run.process.communicate(timeout=30)[0].decode()
+        log = run.process.communicate(timeout=60)[0].decode()
         assert run.process.returncode == 0, log
         self.assert_whole(before)
 

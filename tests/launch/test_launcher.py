@@ -136,7 +136,7 @@ def test_mpi_init_that_never_returns_is_ended_with_one_line() -> None:
         env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=30,
+        timeout=60,
     )
     assert run.stdout.startswith(b"status 2\n"), run.stdout
     assert run.stderr == b"pcopy: nobody else is here\n"
@@ -155,6 +155,6 @@ def test_a_deadline_that_is_met_changes_nothing() -> None:
         "signal.alarm(1)\n"
         "time.sleep(3)\n"
     )
-    run = subprocess.run([sys.executable, "-c", program], check=False, cwd=REPOSITORY, capture_output=True, timeout=30)
+    run = subprocess.run([sys.executable, "-c", program], check=False, cwd=REPOSITORY, capture_output=True, timeout=60)
     assert run.returncode == -14  # SIGALRM does again what it did before
     assert run.stderr == b""

@@ -43,7 +43,7 @@ class Slurm:
         library = compiled(REPOSITORY / "tests/slurm/ahead.c", "-shared", "-fPIC")
         daemons = {**os.environ, "LD_PRELOAD": str(library), "SLURM_TEST_AHEAD": f"{self._directory}/ahead"}
         line: list[Argument] = [SLURM, "start", self._directory]
-        begun = subprocess.run(line, check=False, env=daemons, capture_output=True, text=True, timeout=40)
+        begun = subprocess.run(line, check=False, env=daemons, capture_output=True, text=True, timeout=60)
         assert begun.returncode == 0, begun.stderr
 
     def set_clock(self, ahead: int) -> None:
@@ -56,7 +56,7 @@ class Slurm:
     def tell(self, *command: Argument) -> str:
         desk = self._desk
         return subprocess.run(
-            command, check=True, cwd=desk.area, env=self._environment, stdout=subprocess.PIPE, text=True, timeout=30
+            command, check=True, cwd=desk.area, env=self._environment, stdout=subprocess.PIPE, text=True, timeout=60
         ).stdout
 
     def job(self, number: str) -> dict[str, str]:
@@ -84,7 +84,7 @@ def slurm_for(desk: Desk) -> Iterator[Slurm]:
         slurm.start()
         yield slurm
     finally:
-        subprocess.run([SLURM, "stop", directory], check=False, capture_output=True, timeout=40)
+        subprocess.run([SLURM, "stop", directory], check=False, capture_output=True, timeout=60)
         shutil.rmtree(directory)
 
 
@@ -223,4 +223,4 @@ def test_what_hostfiles_mean(launchers: Launchers, area: Path, name: str, option
     desk = Desk(area, launchers.line(name, 1)[0], files=1)
     (area / "hosts").write_text(hosts)
     with desk.started("mpiexec", option, "hosts", "echo", "rank") as run:
-        assert run.process.communicate(timeout=20)[0] == b"rank\n" * 3
+        assert run.process.communicate(timeout=60)[0] == b"rank\n" * 3

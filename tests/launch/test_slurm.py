@@ -37,7 +37,7 @@ def test_a_batch_script_without_srun_forks_ranks(launchers: Launchers, area: Pat
     out, err = area / "out", area / "err"
     batch: list[Argument] = ["sbatch", "--quiet", "-n", "4", "-o", out, "-e", err, script]
     subprocess.run(batch, check=True, env={**environment, **launchers.environment()}, capture_output=True)
-    assert wait_until(lambda: out.exists() and out.read_bytes().endswith(b"\n"), 30)
+    assert wait_until(lambda: out.exists() and out.read_bytes().endswith(b"\n"), 60)
     run: Completed = subprocess.CompletedProcess(batch, 0, out.read_bytes(), err.read_bytes())
     assert run.stderr.startswith(b"4 0\n"), show(run)
     assert summary(run)["ranks"] == 2

@@ -15,15 +15,14 @@ from tests.launch.launchers import Launchers, ranks_of
 from tests.support.command import REPOSITORY, Argument
 from tests.support.hosts import Hosts, hosts
 from tests.support.oracle import differences
-from tests.support.processes import Run, wait_until
+from tests.support.processes import HANGS, Run, wait_until
 
 RANKS = ("h1", "h1", "h2", "h2")
 """The host of each."""
 OFTEN = ("--checkpoint-interval=0.3", "--progress=none")
 FILES = 300
 """On FUSE each of them is synced."""
-GRACE = 20
-"""Seconds within which a job is over, on a busy machine."""
+GRACE = HANGS
 
 
 class Cluster:
@@ -50,11 +49,11 @@ class Cluster:
 
     def await_all_ranks(self, run: Run) -> None:
         """Until each has written what some files hold, on the host where it belongs, since the first files came."""
-        assert wait_until(self.desk.copied, 30), "nothing is copied"
+        assert wait_until(self.desk.copied, 60), "nothing is copied"
         ranks = ranks_of(run)
         before = {pid: written(pid) for pid in ranks.values()}
         assert list(RANKS) == [self.host_of(ranks[rank]) for rank in range(len(RANKS))]
-        assert wait_until(lambda: all(written(pid) > before[pid] + 10_000 for pid in before), 30)
+        assert wait_until(lambda: all(written(pid) > before[pid] + 10_000 for pid in before), 60)
 
     def host_of(self, pid: int) -> str:
         (name,) = (name for name in ("h1", "h2") if self.hosts[name].has(pid))

@@ -17,6 +17,17 @@ from tests.support.warm import TOKEN
 
 Process = subprocess.Popen[bytes]
 
+HANGS = 60
+"""Seconds after which an event that has to come never will.
+
+A limit of this kind only ends a test that hangs. It is no shorter for any event, since a machine that is busy with
+something else may take ten times as long as an idle one. Shorter limits are for events that must not come. A test of
+promptness compares with a promise of the program (``PROMPT``), or runs alone (``@pytest.mark.alone``).
+"""
+
+PROMPT = 30
+"""Seconds within which a run has ended after a signal. It promises 5 on an idle machine."""
+
 
 class Run:
     """A run in the background, with all its processes."""
@@ -48,7 +59,7 @@ class Run:
         parents = {_parent(pid) for pid in ours}
         return [pid for pid in ours if pid not in parents]
 
-    def survivors(self, seconds: float = 5) -> list[int]:
+    def survivors(self, seconds: float = HANGS) -> list[int]:
         """What still lives after ``seconds``, a moment being allowed to wind up."""
         wait_until(lambda: not self.processes(), seconds)
         return self.processes()
@@ -135,7 +146,7 @@ def background(*arguments: Argument, **options: Any) -> Iterator[Run]:
         process.communicate()
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 20) -> bool:
+def wait_until(condition: Callable[[], object], seconds: float = HANGS) -> bool:
     """Whether ``condition`` came true within ``seconds``. It is asked at once, and less often the longer it takes."""
     begun = time.monotonic()
     while not condition():
@@ -146,7 +157,7 @@ def wait_until(condition: Callable[[], object], seconds: float = 20) -> bool:
     return True
 
 
-def wait_for_temporary(run: Run, directory: bytes, seconds: float = 20) -> None:
+def wait_for_temporary(run: Run, directory: bytes, seconds: float = HANGS) -> None:
     """Until a large file is being written: then the run is in the midst of its work."""
 
     def begun() -> bool:

@@ -94,7 +94,7 @@ def test_a_killed_process_leaves_no_device(image: Path) -> None:
         device = Path(child.stdout.readline().strip())
         assert is_attached(device)
         child.send_signal(signal.SIGKILL)
-    assert wait_until(lambda: not is_attached(device) or not backed_by(device, image), 30)
+    assert wait_until(lambda: not is_attached(device) or not backed_by(device, image))
 
 
 def backed_by(device: Path, image: Path) -> bool:
@@ -116,10 +116,10 @@ def test_the_third_of_two_waits_until_one_is_free(two: Path, image: Path) -> Non
     waiting = threading.Thread(target=lambda: third.append(loops.attach(image)))
     waiting.start()
     try:
-        assert wait_until(loops.is_awaited, 30)
+        assert wait_until(loops.is_awaited)
         assert third == []
         second.close()
-        waiting.join(30)
+        waiting.join(60)
         assert [device.path for device in third] == [second.path]
         assert not loops.is_awaited()
     finally:
@@ -135,9 +135,9 @@ def test_what_is_mounted_for_later_gives_way(two: Path, image: Path, area: Path)
             (used / "file").touch()
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(loops.attach, image)
-            assert wait_until(loops.is_awaited, 30)
+            assert wait_until(loops.is_awaited)
             made.release()
-            waiting.result(30).close()
+            waiting.result(60).close()
         with made.directory("ext4") as again:
             assert list(again.iterdir()) == []
     finally:
