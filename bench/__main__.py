@@ -58,6 +58,8 @@ class Places(NamedTuple):
 def main() -> int:
     arguments = _parser().parse_args()
     filesystems.end_on_sigterm()
+    if arguments.peers is not None:
+        ways.compare_only(arguments.peers)
     missing = ways.absent()
     print(f"{PROCESSORS} processors; not installed: {', '.join(missing) or 'none'}", flush=True)
     options = arguments.pcopy or [f"-n {ranks}" for ranks in sorted({1, PROCESSORS})]
@@ -91,6 +93,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--scale", type=lambda text: TINY if text == "tiny" else float(text), default=1.0, help=scale)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--pcopy", action="append", metavar="OPTIONS", help="of pcopy, e.g. '-n 4'; may be given again")
+    peers = "other programs to compare with, if they are installed (default: all that are)"
+    parser.add_argument("--peers", nargs="*", metavar="PROGRAM", help=peers)
     parser.add_argument("--delay", type=int, default=1000, help="of slow operations, microseconds (default 1000)")
     timeouts = "seconds for which the kernel remembers names and attributes of a slow file system (default 1)"
     parser.add_argument("--timeouts", type=float, default=1, help=timeouts)

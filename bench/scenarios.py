@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
@@ -80,7 +79,7 @@ def _again(options: Sequence[str]) -> dict[str, Way]:
 
 def _removals(options: Sequence[str]) -> dict[str, Way]:
     removals = {f"prm -n {ranks}": Way((*PRM, "-q", "--yes", "-n", f"{ranks}", "DST")) for ranks in _ranks()}
-    drm = {"drm": DRM} if shutil.which("drm") else {}
+    drm = {"drm": DRM} if ways.has("drm") else {}
     return {"rm -rf": Way(("rm", "-rf", "DST")), **drm, **removals}
 
 

@@ -10,7 +10,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,15 +107,29 @@ SUITE = {
 """What others have for it; the first word of each name is the program that has to be on PATH."""
 
 
+_compared: list[frozenset[str]] = []
+"""The only other programs that may be compared, if a choice was made."""
+
+
+def compare_only(programs: Iterable[str]) -> None:
+    """Ignore all peers but ``programs``, whatever is installed."""
+    _compared[:] = [frozenset(programs)]
+
+
+def has(program: str) -> bool:
+    """True if the peer ``program`` is installed and not ignored."""
+    return all(program in chosen for chosen in _compared) and shutil.which(program) is not None
+
+
 def present() -> dict[str, Way]:
     """Those of ``PEERS`` that are installed."""
-    return {name: way for name, way in PEERS.items() if shutil.which(name)}
+    return {name: way for name, way in PEERS.items() if has(name)}
 
 
 def of_suite(name: str) -> dict[str, Way]:
     """A peer of a tool, if it is installed."""
-    return {name: SUITE[name]} if shutil.which(name.split(maxsplit=1)[0]) else {}
+    return {name: SUITE[name]} if has(name.split(maxsplit=1)[0]) else {}
 
 
 def absent() -> list[str]:
-    return [name for name in (*PEERS, "drm", *(name for name in SUITE if " " not in name)) if not shutil.which(name)]
+    return [name for name in (*PEERS, "drm", *(name for name in SUITE if " " not in name)) if not has(name)]

@@ -27,6 +27,10 @@ __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]
 END_TO_END_SECONDS = 120
 """A test that runs longer hangs; whole runs take a second or two."""
 
+PROGRAMS = "/usr/sbin:/usr/bin:/sbin:/bin"
+"""The PATH of all tests: what the system's packages have installed. Tests know nothing of programs of these names in
+somebody's home, below /usr/local or /opt."""
+
 LONGEST = (
     "test_injected.py",
     "test_commands_in_docs.py",
@@ -69,6 +73,7 @@ FILE_SYSTEMS = pytest.StashKey[FileSystems]()
 
 def pytest_configure(config: pytest.Config) -> None:
     seed()
+    os.environ["PATH"] = PROGRAMS
     _keep_bytecode()
     _expect_a_busy_machine()
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # runs inherit what nohup and "&" ignore, and would not stop at it
