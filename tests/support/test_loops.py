@@ -86,7 +86,7 @@ def test_each_of_many_at_once_has_a_device_of_its_own(image: Path) -> None:
 
 
 def test_a_killed_process_leaves_no_device(image: Path) -> None:
-    command = [sys.executable, "-c", KILLED, image]
+    command: list[str | Path] = [sys.executable, "-c", KILLED, image]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     child = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with child:
