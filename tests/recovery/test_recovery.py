@@ -17,10 +17,10 @@ from tests.recovery.ranks import Run, patched
 from tests.recovery.rules import ALL, Rules
 from tests.support.extent import everything, in_turn
 
-JOBS = range(3000) if everything() else in_turn(range(33, 333), 100, "recovery")
-"""Others each day. The long run (``tests.recovery.campaign``) has many more."""
+JOBS = range(3000) if everything() else in_turn(range(33, 333), 60, "recovery")
+"""Others each day, all within five. The long run (``tests.recovery.campaign``) has many more."""
 
-WAITING_JOBS = range(1000) if everything() else in_turn(range(100), 40, "recovery while tasks wait")
+WAITING_JOBS = range(1000) if everything() else in_turn(range(100), 25, "recovery while tasks wait")
 
 OFTEN = len(JOBS) // 30
 """How often these jobs have to meet each of the moments and events that they are drawn for."""
