@@ -21,7 +21,7 @@ from tests.support.files import same_contents
 from tests.support.oracle import differences
 from tests.support.processes import PROMPT, Run, background, wait_for_temporary, wait_until
 
-GRACE = PROMPT
+GRACE = 2 * PROMPT
 RANKS = 3
 STOPPED = 75
 

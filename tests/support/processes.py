@@ -25,7 +25,7 @@ something else may take ten times as long as an idle one. Shorter limits are for
 promptness compares with a promise of the program (``PROMPT``), or runs alone (``@pytest.mark.alone``).
 """
 
-PROMPT = 30
+PROMPT = 10
 """Seconds within which a run has ended after a signal. It promises 5 on an idle machine."""
 
 
@@ -59,7 +59,7 @@ class Run:
         parents = {_parent(pid) for pid in ours}
         return [pid for pid in ours if pid not in parents]
 
-    def survivors(self, seconds: float = HANGS) -> list[int]:
+    def survivors(self, seconds: float = PROMPT) -> list[int]:
         """What still lives after ``seconds``, a moment being allowed to wind up."""
         wait_until(lambda: not self.processes(), seconds)
         return self.processes()
