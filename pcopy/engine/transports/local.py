@@ -372,7 +372,7 @@ def allow_descriptors(size: int) -> None:
     """Raises the soft limit of open files to the hard one if forking ``size`` ranks needs more; or ``Refused``."""
     worst = {0, max(0, (size - 1) // 2), max(0, size // 2 - 1)}  # of a parabola's values the greatest is in its middle
     peak = max(size - 1 + rank * (size - rank) + 2 * (size - rank - 1) for rank in worst)
-    needed = len(os.listdir("/proc/self/fd")) + peak + _SPARE_DESCRIPTORS
+    needed = _open_descriptors() + peak + _SPARE_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
@@ -380,6 +380,14 @@ def allow_descriptors(size: int) -> None:
         need, fewer = (f"{size} ranks need", "use fewer (-n) or ") if size > 1 else ("1 rank needs", "")
         raise Refused(f"{need} {needed} open files, the limit is {hard}: {fewer}raise ulimit -Hn")
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed if hard == resource.RLIM_INFINITY else hard, hard))
+
+
+def _open_descriptors() -> int:
+    """Return how many descriptors are open; raises ``Refused`` without /proc, on which much of the package relies."""
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except FileNotFoundError as error:
+        raise Refused("/proc/self/fd: not found: /proc is not mounted here: mount it") from error
 
 
 def _close_all(ends: dict[int, int]) -> None:

@@ -13,23 +13,35 @@
 #define SYS_fchmodat2 452 /* since Linux 6.6; the same number on all machines but alpha, which has other ones */
 #endif
 
+/* True if the kernel has fchmodat2 and lets it through for this mode: it looks at the descriptor, then. */
+static int has_fchmodat2(mode_t mode)
+{
+    return syscall(SYS_fchmodat2, -1, "", mode, AT_EMPTY_PATH) && errno == EBADF;
+}
+
 /* Change the mode of what an O_PATH descriptor stands for; -1 with errno set.
  *
  * Kernels before 6.6 have no call for that (ENOSYS), and seccomp filters of containers may answer EPERM to one that
- * they do not know: then the file is reached through /proc, which gives the error of a chmod that is really refused. */
+ * they do not know: then the file is reached through /proc, which gives the error of a chmod that is really refused.
+ * ENOENT: that call is missing, and so is /proc. */
 static int change_mode(int held, mode_t mode)
 {
     static _Atomic int is_missing;
     char path[32];
+    int number = ENOSYS;
     if (!atomic_load_explicit(&is_missing, memory_order_relaxed)) {
         if (!syscall(SYS_fchmodat2, held, "", mode, AT_EMPTY_PATH))
             return 0;
-        if (errno != ENOSYS && errno != EPERM)
+        number = errno;
+        if (number != ENOSYS && number != EPERM)
             return -1;
     }
     snprintf(path, sizeof path, "/proc/self/fd/%d", held);
-    if (chmod(path, mode))
+    if (chmod(path, mode)) {
+        if (errno == ENOENT && number == EPERM)
+            errno = has_fchmodat2(mode) ? EPERM : ENOENT;
         return -1;
+    }
     atomic_store_explicit(&is_missing, 1, memory_order_relaxed);
     return 0;
 }
