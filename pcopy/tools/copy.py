@@ -296,11 +296,9 @@ class CopyPreparation(Preparation):
         if self.telling.json:
             print(json.dumps(self.values), flush=True)
         elif not is_quiet:
-            lines = job_lines(self.job, ended, seconds, ranks, before, unwritten=bool(self._unwritten))
-            if ended.totals.excluded:
-                from pcopy.tools.selecting import left_out
-
-                lines.append(left_out(ended.totals, self.telling.filters))
+            lines = job_lines(
+                self.job, ended, seconds, ranks, before, unwritten=bool(self._unwritten), filters=self.telling.filters
+            )
             if self.telling.verbose:
                 lines += [f"layout of {counted(files, 'file', 'files')}: {text}" for text, files in ended.layouts]
             if self._signature:

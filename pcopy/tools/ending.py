@@ -49,6 +49,8 @@ class SummedPreparation(Preparation):
     """What is told of a job of which items have failed."""
     stopped = "the same command goes on"
     """What is told of one that was stopped."""
+    names_filters = False
+    """True if ``lines`` states how many items filters left out, and where these are set."""
 
     def __init__(self, ranks: int, in_flight: int, telling: Telling, *, dry_run: bool = False) -> None:
         super().__init__(ranks, in_flight, telling)
@@ -76,7 +78,7 @@ class SummedPreparation(Preparation):
             print(json.dumps(self.values), flush=True)
         elif not self.telling.quiet or ended.status != OK or self.dry_run:
             lines = [*self.lines(ended, seconds, ranks)]
-            if hidden := left_out(ended.totals, self.telling.filters):
+            if not self.names_filters and (hidden := left_out(ended.totals, self.telling.filters)):
                 lines.append(f"  {hidden}")
             if ended.status != OK:
                 lines.append(self._outcome(ended.status))
@@ -97,6 +99,8 @@ class ReadPreparation(Preparation):
 
     unread: str
     """What follows the number of items that failed."""
+    counted_of = ""
+    """What follows the number of items that filters left out, if an item may count twice."""
 
     def __init__(self, arguments: VerifyArguments) -> None:
         super().__init__(arguments.ranks, arguments.in_flight, arguments.telling)
@@ -125,7 +129,7 @@ class ReadPreparation(Preparation):
         if self.telling.json:
             print(json.dumps(self.values))
         elif not self.telling.quiet:
-            hidden = left_out(totals, self.telling.filters)
+            hidden = left_out(totals, self.telling.filters, self.counted_of)
             for line in self._lines(ended, elapsed):
                 is_verdict = bool(hidden) and line == "the same"
                 print(f"pverify: {line}{f', but for {hidden}' if is_verdict else ''}", file=sys.stderr)

@@ -23,7 +23,7 @@ from pcopy.tasks.remove.remove_tree import NOBODY, RemoveNames
 from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import RemoveArguments
 from pcopy.tools.director import LevelsDirector, RepeatableTool, one_stage
-from pcopy.tools.summary import pace_line, summary_values, sums_lines
+from pcopy.tools.summary import origins_of, pace_line, summary_values, sums_lines
 from pcopy.tools.trees import TreePreparation
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ REMOVAL = Removal()
 
 class RemovePreparation(TreePreparation):
     program, done, incomplete = "prm", "removed", "not everything is removed"
+    names_filters = True
 
     def __init__(self, arguments: RemoveArguments) -> None:
         """Asks, if it has to; raises ``Refused``."""
@@ -98,7 +99,8 @@ class RemovePreparation(TreePreparation):
         totals, select = ended.totals, self.tree.options.select
         yield from sums_lines(totals, removed, "left" if select.anything else "not empty")
         if select.anything and totals.skipped:
-            yield f"  left: {totals.excluded:,} excluded by filters, {_not_empty(totals):,} not empty"
+            excluded = f"{totals.excluded:,} excluded by filters ({origins_of(self.telling.filters)})"
+            yield f"  left: {excluded}, {_not_empty(totals):,} not empty"
         if self.list is not None and not self.whole and self.dry_run and totals.directories:
             yield f"  {counted(totals.directories, 'directory', 'directories')} among them, if nothing else is in them"
         yield pace_line(totals, seconds, ranks)

@@ -14,6 +14,7 @@ from pcopy.errors import Refused
 from pcopy.jobs.paths import source_of
 from pcopy.tasks.base.job import Options, Root, Totals
 from pcopy.text import counted, shown
+from pcopy.tools.summary import origins_of
 from pcopy.walk.look_ahead import LookAhead
 from pcopy.walk.selection import Select, Selection
 
@@ -57,15 +58,15 @@ def filter_values(origins: Sequence[str]) -> dict[str, object]:
     return {"filters": list(origins)}
 
 
-def left_out(totals: Totals, origins: Sequence[str]) -> str:
-    """Return how many items filters left out, and where these are set; "" if none.
+def left_out(totals: Totals, filters: Sequence[str], of: str = "") -> str:
+    """Return how many items (``of`` whatever they are of) filters left out, and where these are set; "" if none.
 
-    ``origins`` as in ``Telling.filters``: empty if all filters stand on the command line.
+    ``filters`` as in ``Telling``.
     """
     if not totals.excluded:
         return ""
     items = counted(totals.excluded, "item", "items")
-    return f"{items} left out by filters ({', '.join(origins) or 'on the command line'})"
+    return f"{items}{of} left out by filters ({origins_of(filters)})"
 
 
 def nothing_selected(totals: Totals, select: Select) -> str:

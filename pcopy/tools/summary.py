@@ -30,12 +30,21 @@ _COUNTED = (
 """Counters that ``--json`` shows, by their names in ``Totals``."""
 
 
-def job_lines(job: Job, ended: Ended, seconds: float, ranks: int, before: int | None, *, unwritten: bool) -> list[str]:
+def job_lines(
+    job: Job,
+    ended: Ended,
+    seconds: float,
+    ranks: int,
+    before: int | None,
+    *,
+    unwritten: bool,
+    filters: Sequence[str] = (),
+) -> list[str]:
     """As ``summary_lines``, with what there is to say of the job. ``unwritten``: something that tells of it could not
     be written."""
     from pcopy.jobs.earlier_jobs import KEEPING_UNREAD
 
-    options, lines = job.options, summary_lines(ended.totals, seconds, ranks, ended.status, before)
+    options, lines = job.options, summary_lines(ended.totals, seconds, ranks, ended.status, before, filters)
     if unwritten:
         lines[-1] = "incomplete: everything is copied, but not all is written that tells of it (status 1)"
     elif lacks_only_deletion(job, ended.totals):
@@ -51,16 +60,21 @@ def lacks_only_deletion(job: Job, totals: Totals) -> bool:
     return 0 <= job.options.max_delete < totals.to_delete and not (totals.failed or totals.unsynced)
 
 
-def summary_lines(totals: Totals, seconds: float, ranks: int, status: int, before: int | None = None) -> list[str]:
+def summary_lines(
+    totals: Totals, seconds: float, ranks: int, status: int, before: int | None = None, filters: Sequence[str] = ()
+) -> list[str]:
     """The summary for people, a few lines; ``seconds`` is the wall time, ``status`` the exit status.
 
-    ``before`` are bytes that earlier runs of the job have copied: the rate is this run's.
+    ``before`` are bytes that earlier runs of the job have copied: the rate is this run's. ``filters``
+    as in ``Telling``.
     """
     lines = sums_lines(totals, "copied", "skipped")
     if totals.verified:
         read = show_size(totals.confirmed_bytes)
         lines.append(f"  verified: {counted(totals.verified, 'item', 'items')}, {read} read back")
-    lines += _listed("skipped", [show_size(totals.skipped_bytes), f"{totals.excluded:,} excluded by filters"])
+    lines += _listed(
+        "skipped", [show_size(totals.skipped_bytes), f"{totals.excluded:,} excluded by filters ({origins_of(filters)})"]
+    )
     lines += _listed("failed", [f"{totals.changed:,} changed meanwhile", f"{totals.vanished:,} vanished"])
     remarks = [
         f"{totals.deleted:,} deleted",
@@ -96,6 +110,11 @@ def sums_lines(totals: Totals, done: str, left: str, *, sizes: bool = True) -> l
         counted(totals.special, "special file", "special files"),
     ]
     return [f"{totals.found:,} found = {' + '.join(sums)}", *_listed(done, kinds)]
+
+
+def origins_of(filters: Sequence[str]) -> str:
+    """Return where filters are set, from ``Telling.filters``, which is empty if all stand on the command line."""
+    return ", ".join(filters) or "on the command line"
 
 
 def pace_line(totals: Totals, seconds: float, ranks: int) -> str:

@@ -87,6 +87,7 @@ class VerifyPreparation(ReadPreparation):
         self._found: str | None = None
         self._differences = {"changed": 0, "missing": 0, "extra": 0}
         paths, options, against = self._compared(arguments)
+        self.counted_of = " of A and B together" if len(paths) > 1 else ""
         roots = tuple(root_read(path, follow=not self._of_link) for path in paths)
         check_outputs(roots, options, arguments.telling, copies=False)
         if arguments.create and not arguments.force:

@@ -39,7 +39,7 @@ from pcopy.walk.walk_wish import WalkWish
 if TYPE_CHECKING:
     from pcopy.report.output_file import OutputFile
 
-_COUNTED = ("found", "files", "directories", "symlinks", "special", "bytes", "skipped", "failed")
+_COUNTED = ("found", "files", "directories", "symlinks", "special", "bytes", "skipped", "excluded", "failed")
 """Counters that ``--json`` shows, by their names in ``Totals``."""
 
 

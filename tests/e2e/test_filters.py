@@ -176,7 +176,10 @@ def test_prm_lists_what_it_chooses(area: Path, ranks: int) -> None:
     for text in (dry.stdout, run.stderr):
         told_of = [line for line in text.splitlines() if line.startswith(b"delete ")]
         assert sorted(told_of) == sorted(b"delete " + path for path in gone)
-    assert b"  left: 2 excluded by filters, 2 not empty" in run.stdout and b"delete" not in dry.stderr, show(run)
+    assert (
+        b"  left: 2 excluded by filters (on the command line), 2 not empty" in run.stdout
+        and b"delete" not in dry.stderr
+    ), show(run)
     logged = [json.loads(line) for line in (area / "log").read_text().splitlines()]
     assert sorted(item["path"] for item in logged) == sorted(map(os.fsdecode, gone))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,32 +14,58 @@ COMMANDS = {
     "pcopy": ("a/", "new"),
     "psync": ("a/", "new"),
     "pverify": ("a", "b"),
+    "pverify SIGNATURE PATH": ("a.sig", "a"),
+    "pverify --manifest": ("--manifest", "a.manifest", "a"),
+    "pverify --create": ("--create", "new.sig", "a"),
     "pverify --compare": ("--compare", "type,content", "a", "b"),
     "ptar": ("-c", "-f", "new.tar", "a"),
     "pchmod": ("700", "a"),
     "prm": ("-f", "a"),
+    "pwalk": ("--summary", "a"),
 }
 """Programs, with the words of a command that goes through the directory a."""
 
 
-@pytest.mark.parametrize("by_hand", [False, True])
-@pytest.mark.parametrize("name", COMMANDS)
-def test_summary_names_file_that_set_filter(name: str, by_hand: bool, tmp_path: Path) -> None:
+HIDDEN = {"pverify": 2}
+"""How many items a command reports, if not 1: each side of A B is read by itself."""
+
+
+@pytest.fixture
+def trees(tmp_path: Path) -> Path:
+    """Directories a and b, with one pair of files that differ and one that are the same; signature and manifest of a
+    as the filters leave it."""
     for side in ("a", "b"):
         (tmp_path / side).mkdir()
         (tmp_path / side / "same").write_bytes(b"same")
         (tmp_path / side / "hidden.pyc").write_text(side)
-    file = tmp_path / "filters.yaml"
+    made = ("--create", tmp_path / "a.sig", "--manifest", tmp_path / "a.manifest")
+    run = pcopy(*made, "--exclude", "*.pyc", "-n", "1", tmp_path / "a", program="pverify")
+    assert run.returncode == 0, show(run)
+    return tmp_path
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_summary_names_file_that_set_filter(name: str, by_hand: bool, trees: Path) -> None:
+    file = trees / "filters.yaml"
     file.write_text('exclude: ["*.pyc"]\n')
     words = ["--config", file] if not by_hand else ["--exclude", "*.pyc"]
     words = [*words, "-n", "1"]
-    run = pcopy(*words, *COMMANDS[name], program=name.split(maxsplit=1)[0], cwd=tmp_path)
+    program = name.split(maxsplit=1)[0]
+    run = pcopy(*words, *COMMANDS[name], program=program, cwd=trees)
     told = (run.stdout + run.stderr).decode()
-    assert f"left out by filters ({'on the command line' if by_hand else f'{file}:1'})" in told, show(run)
-    if name.startswith("pverify"):
-        assert run.returncode == 0 and "the same, but for " in told, show(run)
-        quiet = pcopy("-q", *words, *COMMANDS[name], program="pverify", cwd=tmp_path)
-        assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, b"", b""), show(quiet)
-        run = pcopy("--json", *words, *COMMANDS[name], program="pverify", cwd=tmp_path)
-        found = json.loads(run.stdout.splitlines()[-1])
-        assert found["excluded"] and found["filters"] == ([] if by_hand else [f"{file}:1"])
+    origin = re.escape("on the command line" if by_hand else f"{file}:1")
+    number = HIDDEN.get(name, 1)
+    items = rf"{number} (items?( of A and B together)? left out|excluded) by filters \({origin}\)"
+    assert len(re.findall(items, told)) == told.count("by filters") == 1, show(run)
+    assert run.returncode == 0, show(run)
+    if program != "pverify":
+        return
+    is_verdict = "--create" not in name
+    assert ("the same, but for " in told) == is_verdict and ("together" in told) == (number == 2), show(run)
+    words += ["--force"] if not is_verdict else []
+    quiet = pcopy("-q", *words, *COMMANDS[name], program=program, cwd=trees)
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, b"", b""), show(quiet)
+    run = pcopy("--json", *words, *COMMANDS[name], program=program, cwd=trees)
+    found = json.loads(run.stdout.splitlines()[-1])
+    assert found["excluded"] == number and found["filters"] == ([] if by_hand else [f"{file}:1"])

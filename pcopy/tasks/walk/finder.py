@@ -154,7 +154,9 @@ class Finder:
         if UNKNOWN in kinds:
             rows = yield from self._learn(result, place, items)
         if self._selected.anything:
+            there, unseen = len(rows), len(items.unseen)
             rows = yield from self._chosen(result, place, items, rows)
+            result.count(counts.EXCLUDED, there - len(rows) - (len(items.unseen) - unseen))
         inside = [row for row in rows if items.kinds[row] == DIRECTORY] if DIRECTORY in items.kinds else []
         told = yield from self.tell(result, place, items, rows, depth, telling)
         found = len(names) - len(items.unseen)
