@@ -1,35 +1,153 @@
-"""Another item takes a name between the look at it and the change of its metadata."""
+"""A file of root's takes the name of the attacker's file between two calls of a run by root.
+
+The run is repeated: the names are exchanged right after its first call that looks at the name or opens it, after its
+second, and so on, until a run makes no further such call. Root's file is held open meanwhile, and looked at through
+that descriptor: also one that was removed or replaced, which is in the power of the directory's owner, has its mode,
+owner, times and contents.
+
+Where a program decides anew from a later look at root's file, it may do to it what it would have done had the file been
+there from the start. So root's file is one which copies never change in place: it has another size and a second name.
+pchmod, which changes all items, must not change it after its first look at the attacker's file.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from tests.support.command import pcopy, show
+from tests.support.command import Completed, pcopy, show
 from tests.support.preload import preloaded
 from tests.support.users import NOBODY, require_root
 
 SOURCE = Path(__file__).with_name("exchange.c")
+MOST_CALLS = 40
+EARLY = 10**9
+
+
+class Case(NamedTuple):
+    """Words of a command in the stage's directory; the source is changed by ``prepare`` before."""
+
+    words: tuple[str, ...]
+    prepare: Callable[[Path], object] = lambda source: None
+
+
+def differ_in_mode(source: Path) -> None:
+    (source / "mine").chmod(0o4777)
+
+
+def differ_in_owner(source: Path) -> None:
+    os.chown(source / "mine", 1, 1)
+
+
+def differ_in_time(source: Path) -> None:
+    os.utime(source / "mine", (EARLY, EARLY + 1000))
+
+
+def differ_in_attribute(source: Path) -> None:
+    os.setxattr(source / "mine", "user.mark", b"value")
+
+
+def differ_in_contents(source: Path) -> None:
+    (source / "mine").write_bytes(b"attacker's contents, which are longer")
+
+
+def with_acl(source: Path) -> None:
+    giver = source.parent / "giver"
+    giver.touch()
+    subprocess.run(["setfacl", "-m", "u:1:rwx", giver], check=True)
+
+
+def in_archive(source: Path) -> None:
+    differ_in_contents(source)
+    differ_in_mode(source)
+    subprocess.run(["tar", "-cf", source.parent / "a.tar", "-C", source, "mine"], check=True)
+
+
+def in_list(source: Path) -> None:
+    (source.parent / "list").write_bytes(b"tree/mine\n")
+
+
+CASES = {
+    "pchmod mode": Case(("4755", "tree")),
+    "pchmod owner": Case(("--owner", "1", "tree")),
+    "pchmod symbolic mode": Case(("u+s", "tree")),
+    "pchmod --from": Case(("u+s,o+w", "--from", "list"), in_list),
+    "pchmod ACL": Case(("--acl-from", "giver", "tree"), with_acl),
+    "psync mode": Case(("source/", "tree"), differ_in_mode),
+    "psync owner": Case(("source/", "tree"), differ_in_owner),
+    "psync time": Case(("source/", "tree"), differ_in_time),
+    "psync attribute": Case(("source/", "tree"), differ_in_attribute),
+    "pcopy replaces": Case(("--existing", "replace", "source/", "tree"), differ_in_contents),
+    "pcopy in place": Case(("--existing", "replace", "--inplace", "source/", "tree"), differ_in_contents),
+    "ptar": Case(("-x", "-f", "a.tar", "-C", "tree"), in_archive),
+    "prm --from": Case(("-f", "--from", "list"), in_list),
+}
+
+
+def build(place: Path, case: Case) -> None:
+    """The attacker's file, its source, and root's program."""
+    for name in ("source", "tree", "roots"):
+        shutil.rmtree(place / name, ignore_errors=True)
+    (place / "source").mkdir(parents=True)
+    (place / "tree").mkdir()
+    (place / "roots").mkdir()
+    for name in ("source/mine", "tree/mine"):
+        (place / name).write_bytes(b"program")
+        (place / name).chmod(0o755)
+        os.utime(place / name, (EARLY, EARLY))
+    (place / "roots/program").write_bytes(b"program of root")
+    (place / "roots/program").chmod(0o755)
+    os.utime(place / "roots/program", (EARLY, EARLY))
+    os.link(place / "roots/program", place / "roots/again")
+    for name in ("source/mine", "tree/mine", "tree"):
+        os.chown(place / name, NOBODY, NOBODY)
+    case.prepare(place / "source")
+
+
+def state(file: int) -> tuple[object, ...]:
+    status = os.fstat(file)
+    attributes = tuple((name, os.getxattr(file, name)) for name in sorted(os.listxattr(file)))
+    return (
+        *(status.st_mode, status.st_uid, status.st_gid, status.st_size, status.st_mtime_ns),
+        *(os.pread(file, 100, 0), attributes),
+    )
+
+
+def attacked(place: Path, name: str, kernel: str, call: int) -> tuple[Completed, bool]:
+    """Run one case with the names exchanged after that call; return the run, and whether they were."""
+    build(place, CASES[name])
+    done = place / "done"
+    done.unlink(missing_ok=True)
+    environment = preloaded(SOURCE) | {
+        "EXCHANGE_WITH": str(place / "roots/program"),
+        "EXCHANGE_AFTER": str(call),
+        "EXCHANGE_DONE": str(done),
+        "PCOPY_KERNEL": kernel,
+    }
+    file = os.open(place / "roots/program", os.O_RDONLY)
+    try:
+        before = state(file)
+        run = pcopy("-n", "1", *CASES[name].words, program=name.split(maxsplit=1)[0], cwd=place, env=environment)
+        assert state(file) == before, f"exchanged after call {call}: {show(run)}"
+    finally:
+        os.close(file)
+    assert run.returncode in (0, 1), show(run)
+    return run, done.exists()
 
 
 @pytest.mark.parametrize("kernel", ["c", "python"])
-@pytest.mark.parametrize("words", [("4755",), ("--owner", "1"), ("u+s",)])
-def test_exchanged_file_of_root_is_not_changed(words: tuple[str, ...], kernel: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_file_of_root_is_not_changed(name: str, kernel: str, tmp_path: Path) -> None:
     require_root("own files")
-    (tmp_path / "tree/inner").mkdir(parents=True)
-    for name in ("tree/inner/mine", "roots"):
-        (tmp_path / name).write_bytes(b"program")
-        (tmp_path / name).chmod(0o755)
-    os.chown(tmp_path / "tree/inner/mine", NOBODY, NOBODY)
-    before = (tmp_path / "roots").stat()
-    environment = preloaded(SOURCE) | {"EXCHANGE_WITH": str(tmp_path / "roots"), "PCOPY_KERNEL": kernel}
-    run = pcopy("-n", "1", *words, tmp_path / "tree", program="pchmod", env=environment)
-    found = [path for path in (tmp_path / "roots", tmp_path / "tree/inner/mine") if path.stat().st_ino == before.st_ino]
-    after = found[0].stat()
-    is_exchanged = found[0].name == "mine"
-    assert is_exchanged == (kernel == "c"), show(run)
-    if is_exchanged:
-        assert (after.st_mode, after.st_uid) == (before.st_mode, before.st_uid), show(run)
-        assert run.returncode == 1, show(run)
+    for call in range(1, MOST_CALLS):
+        run, is_exchanged = attacked(tmp_path, name, kernel, call)
+        if not is_exchanged:
+            assert run.returncode == 0, show(run)
+            break
+    assert 1 < call < MOST_CALLS, "the names were never exchanged, or always"
