@@ -6,7 +6,8 @@ that descriptor: also one that was removed or replaced, which is in the power of
 owner, times and contents.
 
 Where a program decides anew from a later look at root's file, it may do to it what it would have done had the file been
-there from the start. So root's file is one which copies never change in place: it has another size and a second name.
+there from the start. So root's file is one which copies never change in place: it has another size, and a second name
+where contents are written in place.
 pchmod, which changes all items, must not change it after its first look at the attacker's file.
 """
 
@@ -104,7 +105,8 @@ def build(place: Path, case: Case) -> None:
     (place / "roots/program").write_bytes(b"program of root")
     (place / "roots/program").chmod(0o755)
     os.utime(place / "roots/program", (EARLY, EARLY))
-    os.link(place / "roots/program", place / "roots/again")
+    if "--inplace" in case.words:
+        os.link(place / "roots/program", place / "roots/again")
     for name in ("source/mine", "tree/mine", "tree"):
         os.chown(place / name, NOBODY, NOBODY)
     case.prepare(place / "source")

@@ -138,7 +138,10 @@ class ChangeVisitor:
     def change_plain(self, directory: int, listed: Listed) -> Stepwise[bytes]:
         """Changes files and symbolic links by the inodes that the directory tells; returns the other names.
 
-        So does one that is another item by now.
+        An item whose inode is not the one that was listed is among these names. Nothing was decided for the listed one
+        but by its name and inode, so the new one is decided from its own status, as if it had been there when the
+        directory was listed, and as chmod -R does. A change that was decided from the status of one item, as a set-id
+        bit for the owner that it has, is never applied to another: see ``_decided_anew``.
         """
         intent, packed, others = self._intent, listed.names, list[bytes]()
         rows = Rows(0, INODE)
