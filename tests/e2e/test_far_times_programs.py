@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +41,7 @@ def _times(tree: Path) -> str:
     return "\n".join(sorted(subprocess.check_output(words, cwd=tree, text=True).splitlines()))
 
 
-def _done(program: str, *words: Argument, **options: object) -> Completed:
+def _done(program: str, *words: Argument, **options: Any) -> Completed:
     run = pcopy("-n", "2", *words, program=program, **options)
     assert run.returncode == 0, show(run)
     return run
@@ -93,11 +95,15 @@ def test_filters_compare_exact_times(program: str) -> None:
     with scratch() as place:
         source = _made(place)
         wanted = {name for name, time in TIMES.items() if time > 95 * 10**17}
-        words = {"prm": ["-f", source], "pchmod": ["711", source], "pcopy": [f"{source}/", place / "copy"]}[program]
-        _done(program, "--newer-than", "2272-01-01", *words)
-        chosen = {
+        words: dict[str, list[Argument]] = {
+            "prm": ["-f", source],
+            "pchmod": ["711", source],
+            "pcopy": [f"{source}/", place / "copy"],
+        }
+        _done(program, "--newer-than", "2272-01-01", *words[program])
+        chosen: dict[str, Callable[[str], bool]] = {
             "prm": lambda name: not (source / name / "file").exists(),
             "pchmod": lambda name: (source / name / "file").stat().st_mode & 0o777 == 0o711,
             "pcopy": lambda name: (place / "copy" / name / "file").exists(),
-        }[program]
-        assert {name for name in TIMES if chosen(name)} == wanted
+        }
+        assert {name for name in TIMES if chosen[program](name)} == wanted
