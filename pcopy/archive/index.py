@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Sequence
 from typing import BinaryIO
 
-from pcopy.archive.member import Pairs
+from pcopy.archive.member import NumberPairs
 from pcopy.archive.records import LARGEST
 from pcopy.named import NamedTuple
 
@@ -73,9 +73,9 @@ def unpacked(stream: BinaryIO, size: int, mtime: int) -> Index:
     return Index(size, mtime, points, end, frames)
 
 
-def _frames(stream: BinaryIO, size: int) -> tuple[bytes, Pairs]:
+def _frames(stream: BinaryIO, size: int) -> tuple[bytes, NumberPairs]:
     """Return the first line that describes no part of the archive, and the parts. Raises ``ValueError``."""
-    line, frames, compressed = _line(stream), Pairs(array("q")), 0
+    line, frames, compressed = _line(stream), NumberPairs(array("q")), 0
     while (found := _FRAME.fullmatch(line)) is not None and compressed <= size:
         if len(frames) == MOST_FRAMES:
             raise ValueError(f"it has more than {MOST_FRAMES:,} parts")

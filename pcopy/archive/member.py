@@ -21,6 +21,9 @@ RECORD = 10240
 FILE, LINK, SYMLINK, CHARACTER, DEVICE, DIRECTORY, FIFO = b"0", b"1", b"2", b"3", b"4", b"5", b"6"
 """The types of members; LINK is a further name of an earlier one."""
 
+LONGEST_NAME, LONGEST_TEXT = 255, 4095
+"""Bytes of a name in a directory, and of the text of a symbolic link, at most (linux/limits.h)."""
+
 _OF_MODE = {
     stat.S_IFREG: FILE,
     stat.S_IFLNK: SYMLINK,
@@ -32,8 +35,8 @@ _OF_MODE = {
 _FORMAT = {kind: mode for mode, kind in _OF_MODE.items()} | {LINK: stat.S_IFREG}
 
 
-class Pairs(Sequence[tuple[int, int]]):
-    """Pairs of numbers, packed: 16 bytes of memory for each."""
+class NumberPairs(Sequence[tuple[int, int]]):
+    """NumberPairs of numbers, packed: 16 bytes of memory for each."""
 
     __slots__ = ("numbers",)
 
@@ -74,13 +77,13 @@ class Pairs(Sequence[tuple[int, int]]):
         return self.numbers[2 * at], self.numbers[2 * at + 1]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Pairs) and self.numbers == other.numbers
+        return isinstance(other, NumberPairs) and self.numbers == other.numbers
 
     def __hash__(self) -> int:
         return hash(self.packed)
 
 
-class Extents(Pairs):
+class Extents(NumberPairs):
     """The stretches of a sparse file that hold data: offset and length of each."""
 
     __slots__ = ()
@@ -160,20 +163,27 @@ def safe_path(name: bytes) -> bytes:
 
 
 def refusal(member: Member) -> str:
-    """Return why a member cannot be unpacked, whatever is in the target; empty if it can."""
+    """Return why a member cannot be unpacked, whatever else is in the archive or the target; empty if it can.
+
+    All that read archives ask this function.
+    """
     try:
         path = safe_path(member.name)
     except Unsafe as unsafe:
         return str(unsafe)
     if not path and member.kind != DIRECTORY:
         return "a member without a name"
-    return link_refusal(member) if member.kind == LINK else ""
+    if len(path) > LONGEST_NAME and max(map(len, path.split(b"/"))) > LONGEST_NAME:
+        return f"its name has a part of more than {LONGEST_NAME} bytes"
+    if member.kind == SYMLINK and not 0 < len(member.link) <= LONGEST_TEXT:
+        return f"a symbolic link with a text of {len(member.link):,} bytes: 1 to {LONGEST_TEXT:,} are possible"
+    return _link_refusal(member.link) if member.kind == LINK else ""
 
 
-def link_refusal(member: Member) -> str:
-    """Return why a hard link cannot be made, whatever is in the target; empty if it can."""
+def _link_refusal(link: bytes) -> str:
+    """Return why a hard link to what is called ``link`` cannot be made; empty if it can."""
     try:
-        return "" if safe_path(member.link) else "it is a link to nothing"
+        return "" if safe_path(link) else "it is a link to nothing"
     except Unsafe:
         return "it is a link to what lies outside of the directory"
 

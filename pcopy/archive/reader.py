@@ -393,7 +393,7 @@ def _built(source: Source, head: _Head, before: _Before, lookup: Lookup) -> Foun
         contents = StoredContents(data, stored, stored if kind == FILE else 0, None)
         if kind == FILE:
             contents = _contents(source, head, records, contents)
-        xattrs, trouble = xattrs_of(records, lookup)
+        xattrs, trouble = xattrs_of(records, lookup) if kind != LINK else ((), "")
         member = Member(
             name,
             kind,

@@ -23,7 +23,8 @@ MOST_EXTENTS = 1 << 22
 _ACLS = {b"SCHILY.acl.access": ACCESS_ACL, b"SCHILY.acl.default": DEFAULT_ACL}
 _XATTR, _ENCODED = b"SCHILY.xattr.", b"LIBARCHIVE.xattr."
 _SPARSE = b"GNU.sparse."
-_TIME = re.compile(rb"(-?)(\d{1,19})(?:\.(\d*))?")
+_TIME = re.compile(rb"(-?)(\d{1,19})(?!\d)(?:\.(\d*))?")
+"""What follows a time is ignored, as GNU tar and bsdtar do: bsdtar had written letters there."""
 _DIGITS = 19
 """Of a number, at most."""
 _NUMBER = re.compile(rb"\d{1,19}")
@@ -65,7 +66,7 @@ class PaxRecords(dict[bytes, bytes]):
         value = self.get(key)
         if value is None:
             return otherwise
-        found = _TIME.fullmatch(value)
+        found = _TIME.match(value)
         if found is None:
             raise ValueError(f"its {key.decode()} is no time")
         sign, seconds, part = found.groups(b"")

@@ -1,7 +1,8 @@
 """The signature of what an archive holds, as one process finds it while it lists the members.
 
 It is that of the tree which would be unpacked: of several members of one name the last one counts, a hard link has the
-contents that its target has where the link stands, and directories that no member tells of are there all the same.
+contents that its target has where the link stands (or later, if it stands before it), and directories that no member
+tells of are there all the same.
 """
 
 from __future__ import annotations
@@ -15,21 +16,26 @@ from operator import itemgetter
 from typing import BinaryIO
 
 from pcopy import __version__
-from pcopy.archive.member import DIRECTORY, LINK, Unsafe, safe_path
+from pcopy.archive.member import safe_path
 from pcopy.archive.reader import FoundMember
 from pcopy.signature import items
 from pcopy.signature.algorithms import Algorithm
 from pcopy.signature.manifest import order_key
 from pcopy.signature.signature_file import Signature
-from pcopy.signature.sorting import ExternalSorter
+from pcopy.signature.sorting import ExternalSorter, KeyValue
 from pcopy.tasks.archive.member_digests import ItemInArchive
+from pcopy.tasks.archive.names import END
 from pcopy.tasks.sign.children import Tally
 from pcopy.text import shown
+from pcopy.tools.archive_tree import LastMember
 
 _END = b"\0"
 _SPECIAL = b""
 """Stands for the types that are counted together."""
 _key = itemgetter(0)
+_PLACE = 2 + 16
+"""Bytes at the end of a key: two zeros, and the place of a member in the archive."""
+_LAST = b"%016x" % END
 
 
 class Contradiction(ValueError):
@@ -40,36 +46,22 @@ class ArchiveSignature:
     def __init__(self, algorithm: Algorithm, block_size: int, open_spool: Callable[[], BinaryIO]) -> None:
         self._algorithm, self._block_size = algorithm, block_size
         self._found, self._links, self._linked = (ExternalSorter(open_spool) for _ in range(3))
-        self._targets: dict[bytes, tuple[bytes, int]] = {}
-        """What has the contents of each link, before which place of the archive."""
         self._top: bytes | None = None
         """The first member, as long as all others lie below it."""
 
     def take(self, found: FoundMember, item: ItemInArchive | None) -> None:
-        """The next member, and what it becomes, unless it is a hard link. Raises ``Contradiction``, and then has not
-        taken it."""
-        member = found.member
-        try:
-            path = safe_path(member.name)
-            target = safe_path(member.link) if member.kind == LINK else b""
-        except Unsafe as unsafe:
-            raise Contradiction(str(unsafe)) from None
-        if not path and member.kind != DIRECTORY:
-            raise Contradiction("a member without a name")
-        at = found.offset
-        if member.kind == LINK:
-            if target != path:
-                target, before = self._targets.get(target, (target, at))
-                self._links.add(order_key(target), marshal.dumps((path, before, at)))
-                self._targets[path] = target, before
-        else:
-            self._targets.pop(path, None)
-            assert item is not None
-            self._found.add(order_key(path), marshal.dumps(tuple(item)))
+        """Take the next member, and what it becomes, unless it is a hard link."""
+        path = safe_path(found.member.name)
+        if item is not None:
+            self._found.add(_key_of(path, found.data), marshal.dumps(tuple(item)))
         if self._top is None:
             self._top = path
         elif self._top and path != self._top and not path.startswith(self._top + b"/"):
             self._top = b""
+
+    def take_link(self, each: LastMember) -> None:
+        """Take a hard link that no later member takes the place of. Links come once all members were taken."""
+        self._links.add(_key_of(*(each.copied or (safe_path(each.told.member.link), END))), marshal.dumps(each.path))
 
     def signature(self, source: str) -> Signature:
         """Once all members were taken. Raises ``Contradiction``, ``OSError`` from what waits in spools."""
@@ -78,7 +70,7 @@ class ArchiveSignature:
         self._follow_links()
         tree = _Tree(self._algorithm, self._top)
         records = heapq.merge(self._found.sorted(), self._linked.sorted(), key=_key)
-        for key, same in groupby(records, _key):
+        for key, same in groupby(records, _target):
             tree.take(key.replace(b"\0", b"/"), max(ItemInArchive.unpacked(value) for _, value in same))
         digest, tally = tree.end()
         return Signature(
@@ -89,24 +81,31 @@ class ArchiveSignature:
         )  # fmt: skip
 
     def _follow_links(self) -> None:
-        """Each becomes an item of its own."""
+        """Make each link an item of its own. Raises ``Contradiction``."""
         marked = heapq.merge(_marked(self._found, 0), _marked(self._links, 1), key=itemgetter(0, 1))
-        for target, records in groupby(marked, _key):
-            named: list[ItemInArchive] = []
-            for _, is_link, value in records:
-                if not is_link:
-                    named.append(ItemInArchive.unpacked(value))
-                    continue
-                path, before, at = marshal.loads(value)
-                meant = max((item for item in named if item.at < before), default=None)
-                if meant is None or meant.kind == items.DIRECTORY:
-                    its = shown(target.replace(_END, b"/"))
-                    raise Contradiction(f"{shown(path)}: is a hard link, and this is not there before it: {its}")
-                self._linked.add(order_key(path), marshal.dumps(tuple(meant._replace(at=at))))
+        name, meant = b"", ItemInArchive(0, items.DIRECTORY, 0, b"")
+        for key, is_link, value in marked:
+            if not is_link:
+                name, meant = key[:-_PLACE], ItemInArchive.unpacked(value)
+                continue
+            path = marshal.loads(value)
+            is_there = key[:-_PLACE] == name and key[-16:] in (_LAST, b"%016x" % meant.at)
+            if not is_there or meant.kind == items.DIRECTORY:
+                its = shown(key[:-_PLACE].replace(_END, b"/"))
+                raise Contradiction(f"{shown(path)}: is a hard link, and no file of that name is there: {its}")
+            self._linked.add(_key_of(path, END), marshal.dumps(tuple(meant._replace(at=END))))
 
     def close(self) -> None:
         for sorter in (self._found, self._links, self._linked):
             sorter.close()
+
+
+def _key_of(path: bytes, at: int) -> bytes:
+    return b"%b\0\0%016x" % (order_key(path), at)
+
+
+def _target(record: KeyValue) -> bytes:
+    return record[0][:-_PLACE]
 
 
 def _marked(sorter: ExternalSorter, mark: int) -> Iterator[tuple[bytes, int, bytes]]:

@@ -10,15 +10,17 @@ import os
 import stat
 import sys
 import time
+from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING
 
-from pcopy.archive.member import LINK, SYMLINK, Member, refusal
+from pcopy.archive.member import FILE, LINK, SYMLINK, Member, refusal
 from pcopy.archive.reader import Damage, FoundMember, Read, members
 from pcopy.archive.records import LARGEST
 from pcopy.errors import HINDRANCES, INCOMPLETE, OK, Refused, hindrance
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.throttle import Throttle
+from pcopy.jobs.spool import spool_in
 from pcopy.report.streams import tell
 from pcopy.signature.algorithms import algorithm
 from pcopy.tasks.archive.contents import ArchiveContents
@@ -28,6 +30,7 @@ from pcopy.tasks.archive.opened import Ahead, number_of, open_archive
 from pcopy.tasks.archive.wanted_names import WantedNames
 from pcopy.tasks.base.job import Options
 from pcopy.text import shown
+from pcopy.tools.archive_tree import ArchiveTree
 from pcopy.tools.arguments import ArchiveArguments
 from pcopy.tools.outputs import check_outputs, umask_of_user
 from pcopy.tools.unpack import archive_to_read, with_listed
@@ -50,8 +53,11 @@ def list_archive(arguments: ArchiveArguments) -> int:
     try:
         source = StreamReader(descriptor, stream.program) if stream else ArchiveContents(descriptor, path)
         lacking = listing.go_through(source.read)
-        source.check_rest()
-        listing.end(lacking)
+        if isinstance(source, StreamReader):
+            source.check_rest()
+            listing.end(lacking)
+        else:
+            listing.end(lacking, source.check)
     except Problem as problem:
         listing.is_wrong(f"{problem.operation}: {problem.strerror}; what follows is not read")
     except HINDRANCES as error:
@@ -83,9 +89,9 @@ class ArchiveListing:
         self._arguments, self._path, self._options = arguments, path, options
         self._selection = Selection(options.select)
         self._wanted = WantedNames(arguments.paths)
+        self._tree = ArchiveTree(spool_in(b""))
         self._signature: ArchiveSignature | None = None
         if options.signature:
-            from pcopy.jobs.spool import spool_in
             from pcopy.tools.archive_signature import ArchiveSignature
 
             self._signature = ArchiveSignature(algorithm(options.hash), options.block_size, spool_in(b""))
@@ -124,17 +130,29 @@ class ArchiveListing:
             print(json.dumps(_values(member)))
         elif not told.quiet:
             print(_long(member, numeric=self._options.numeric_owner) if told.verbose else shown(member.name))
-        problem = problem or refusal(member) or found.trouble
-        if problem:
-            self.is_wrong(f"{shown(member.name)}: {problem}")
-        elif self._signature is not None:
-            try:
-                self._signature.take(found, item)
-            except ValueError as contradiction:
-                self.is_wrong(f"{shown(member.name)}: {contradiction}")
+        if refused := refusal(member):
+            self.is_wrong(f"{shown(member.name)}: {refused}")
+            return
+        self._tree.add(found, problem or found.trouble)
+        if self._signature is not None:
+            self._signature.take(found, item)
 
-    def end(self, lacking: str) -> None:
-        """All are told: the signature is written. Raises ``OSError``."""
+    def end(self, lacking: str, check: Callable[[int, int], None] | None = None) -> None:
+        """All members were taken: report those that fail, and write the signature. Raises ``OSError``.
+
+        ``check`` raises ``Problem`` if bytes of the archive, from an offset on, cannot be read.
+        """
+        for each in self._tree.last_members():
+            problem, member = each.problem, each.told.member
+            if not problem and check is not None and member.kind == FILE:
+                try:
+                    check(each.told.data, member.size)
+                except Problem as met:
+                    problem = f"{met.operation}: {met.strerror}"
+            if problem:
+                self.is_wrong(f"{shown(each.path)}: {problem}")
+            elif self._signature is not None and (member.kind == LINK or each.copied):
+                self._signature.take_link(each)
         if lacking:
             self.is_wrong(lacking)
         if self._signature is not None:
@@ -159,6 +177,7 @@ class ArchiveListing:
             self.is_wrong(f"the signature could not be written: {error.strerror}")
 
     def close(self) -> None:
+        self._tree.close()
         if self._signature is not None:
             self._signature.close()
 

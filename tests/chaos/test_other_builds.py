@@ -122,7 +122,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     149: ("SealMembers", "value"),
     154: ("CompareRivals", ""),
     155: ("RivalNote", "path stretches"),
-    156: ("LinkRivalNote", "path members"),
+    156: ("LinkRivalNote", "links"),
     157: ("FollowLinks", ""),
     180: ("UnpackPart", "path name temporary made size data start end teller"),
     181: ("PartUnpacked", "temporary problem"),

@@ -146,7 +146,7 @@ def test_a_byte_that_was_flipped_shows(tree: Path, signature: Path, tmp_path: Pa
     [
         ([member("../out", b"x")], b"contains .."),
         ([member("d/l", kind=tarfile.LNKTYPE, link="nowhere")], b"is a hard link"),
-        ([member("f", b"x"), member("f/in", b"x")], b"is no directory, and something lies in it"),
+        ([member("f", b"x"), member("f/in", b"x")], b"a file has the name of the directory f"),
         ([], b"holds nothing"),
     ],
 )

@@ -18,7 +18,7 @@ from pcopy.archive.index import SUFFIX, Index, unpacked
 from pcopy.errors import Refused
 from pcopy.fsio.named_file import NotTrusted, open_to_read
 from pcopy.fsio.patience import patiently
-from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.problem import Plain, Problem, failing
 from pcopy.fsio.seekable_zstd import LARGEST_FRAME, SeekTable, read_frame
 from pcopy.fsio.source import status_of
 from pcopy.tasks.archive.one_stream import compressed_by
@@ -49,6 +49,8 @@ class ArchiveContents:
         self._kept: OrderedDict[int, bytes] = OrderedDict()
         self._read = set[int]()
         """The numbers of the parts that were read."""
+        self._damaged = dict[int, Plain]()
+        """Those of which the contents cannot be had."""
         program = compressed_by(self._pread(0, 6))
         self._is_gzip = program == "gzip"
         size = status_of(descriptor, on_source=True).st_size
@@ -84,18 +86,26 @@ class ArchiveContents:
             data += frame[max(0, offset - begin) : offset + size - begin]
         return data
 
-    def check_rest(self) -> None:
-        """Read the parts that nobody has read. Raises ``Problem`` for the first one that is damaged."""
+    def check(self, offset: int, size: int) -> None:
+        """Raise ``Problem`` if the parts that hold these bytes are damaged; each part is read once."""
         table = self._table
         if table is not None:
-            for number in range(table.frames):
+            for number in table.frames_of(offset, size):
                 if number not in self._read:
                     self._frame(table, number)
 
     def _frame(self, table: SeekTable, number: int) -> bytes:
+        """The contents of a part, which is read again only if other parts were read since. Raises ``Problem``."""
         frame = self._kept.get(number)
         if frame is None:
-            frame = self._gunzipped(table, number) if self._is_gzip else read_frame(self.descriptor, table, number)
+            if number in self._damaged:
+                raise Problem.from_plain(self._damaged[number])
+            try:
+                frame = self._gunzipped(table, number) if self._is_gzip else read_frame(self.descriptor, table, number)
+            except Problem as problem:
+                if problem.errno == errno.EBADMSG:
+                    self._damaged[number] = problem.plain
+                raise
             self._kept[number] = frame
             self._read.add(number)
             if len(self._kept) > KEPT:

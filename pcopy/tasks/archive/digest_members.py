@@ -224,7 +224,7 @@ class LargeMembers(Ledger[int, LargeMember, PartDigested]):
         if awaited.problem is not None:
             problem = f"{awaited.problem.operation}: {awaited.problem.strerror}"
         else:
-            item = ItemInArchive(found.offset, FILE_TYPE, size, rank.hashing.chunks(size, roots))
+            item = ItemInArchive(found.data, FILE_TYPE, size, rank.hashing.chunks(size, roots))
         record = _digested(result, DigestedMember(found, item, problem))
         result.spawn(DigestedNote(marshal.dumps([record])), owner=0)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable
 
-from pcopy.archive.member import FILE, LINK, link_refusal
+from pcopy.archive.member import FILE, LINK, Member, safe_path
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE as FILE_TYPE
 from pcopy.signature.items import type_of
 from pcopy.tasks.archive.described import described_in
+from pcopy.tasks.archive.names import Rivals, link_trouble
 from pcopy.tasks.archive.piece_writer import PieceWriter, PlacedPiece
 from pcopy.tasks.archive.to_unpack import ToUnpack, place_of
 from pcopy.tasks.base import counts
@@ -35,7 +37,9 @@ def foresee_archived(writer: PieceWriter, pieces: Iterable[PlacedPiece]) -> None
 def foresee_unpacked(rank: Rank, result: Result, members: Iterable[ToUnpack]) -> None:
     for each in members:
         member, place = each.member, place_of(each.path)
-        trouble = each.trouble or (link_refusal(member) if member.kind == LINK else "")
+        trouble = each.trouble
+        if member.kind == LINK and (trouble := link_trouble(each, rank.own(Rivals))) and _has_target(rank, member):
+            trouble = ""
         if trouble:
             problem = Problem("extract", 0, text=trouble)
             result.fail(place, each.name, problem, member.size, retry=Tried.NEVER)
@@ -46,6 +50,16 @@ def foresee_unpacked(rank: Rank, result: Result, members: Iterable[ToUnpack]) ->
             result.count(counts.BYTES, member.size)
         action = Action.REPLACE if _is_there(rank, each) else Action.COPY
         result.items.did(action, place, each.name, kind, member.size if member.kind == FILE else 0)
+
+
+def _has_target(rank: Rank, link: Member) -> bool:
+    """Return True if what a hard link refers to is in the target, and no directory."""
+    directory, _, name = safe_path(link.link).rpartition(b"/")
+    try:
+        status = os.stat(name, dir_fd=rank.targets[0].open(directory), follow_symlinks=False)
+    except (OSError, Problem):
+        return False
+    return not stat.S_ISDIR(status.st_mode)
 
 
 def _is_there(rank: Rank, each: ToUnpack) -> bool:

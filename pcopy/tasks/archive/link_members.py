@@ -8,7 +8,7 @@ import os
 import time
 from contextlib import suppress
 
-from pcopy.archive.member import Unsafe, safe_path
+from pcopy.archive.member import safe_path
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.temporary import put_in_place, remove
 from pcopy.tasks.archive.opened import OpenArchive
@@ -53,12 +53,7 @@ class LinkMembers(Kind, code=147, doing="making hard links", is_note=False):
 
 def _link(rank: Rank, each: ToUnpack) -> None:
     """Raises ``Problem``."""
-    try:
-        first = safe_path(each.member.link)
-    except Unsafe:
-        raise Problem("link", 0, text="it is a link to what lies outside of the directory") from None
-    if not first:
-        raise Problem("link", 0, text="it is a link to nothing")
+    first = safe_path(each.member.link)
     targets = rank.targets[0]
     around, _, name = first.rpartition(b"/")
     try:
@@ -67,7 +62,7 @@ def _link(rank: Rank, each: ToUnpack) -> None:
     except Problem as problem:
         raise Problem("link", problem.errno or errno.EIO) from problem
     if there is None:
-        raise Problem("link", errno.ENOENT)
+        raise Problem("link", errno.ENOENT, text=each.trouble)
     present = look(directory, each.name)
     if present is not None and (present.st_dev, present.st_ino) == (there.st_dev, there.st_ino):
         return

@@ -44,7 +44,7 @@ class MemberDigests:
             digest = items.symlink_digest(algorithm, member.link)
         elif kind != items.DIRECTORY:
             digest = items.special_digest(algorithm, member.st_mode, member.device)
-        return ItemInArchive(found.offset, kind, member.size if member.kind == FILE else 0, digest)
+        return ItemInArchive(found.data, kind, member.size if member.kind == FILE else 0, digest)
 
     def _content_root(self, found: FoundMember) -> bytes:
         member, at = found.member, found.data

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import zlib
 from collections import deque
 from collections.abc import Iterator
@@ -18,14 +19,17 @@ from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.seekable_zstd import read_frames
 from pcopy.fsio.source import status_of
 
+_GZIP = b"\x1f\x8b"
 MAGICS = {
     b"\x28\xb5\x2f\xfd": "zstd",
-    b"\x1f\x8b": "gzip",
+    _GZIP: "gzip",
     b"\xfd7zXZ": "xz",
     b"BZh": "bzip2",
     b"\x04\x22\x4d\x18": "lz4",
 }
 """How files begin that these programs have written."""
+_SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
+"""How a frame without contents begins (RFC 8878); ``pzstd`` writes one before each other frame."""
 KEPT_BYTES = 32 << 20
 """Of what was decompressed, for who looks back: headers are read in windows, and no extension is longer than half."""
 _PIECE = 1 << 20
@@ -35,6 +39,8 @@ _CHECKED_EACH = 64 << 20
 
 def compressed_by(beginning: bytes) -> str:
     """The program that has written a file that begins so; empty for none that is known."""
+    if _SKIPPABLE.match(beginning):
+        return "zstd"
     return next((program for magic, program in MAGICS.items() if beginning.startswith(magic)), "")
 
 
@@ -51,7 +57,10 @@ def contents_of(descriptor: int, program: str) -> Iterator[bytes]:
 
 
 def _gunzipped(descriptor: int) -> Iterator[bytes]:
-    """Members of gzip (RFC 1952), one behind the other; zeros may follow, as behind a tape's last block."""
+    """Members of gzip (RFC 1952), one behind the other; zeros may follow, as behind a tape's last block.
+
+    Other bytes behind a member are ignored, as gzip, bsdtar and tarfile do; the reader of tar misses what lacks.
+    """
     packed = _Packed(descriptor)
     packed.fill()
     while packed.data:
@@ -67,6 +76,8 @@ def _gunzipped(descriptor: int) -> Iterator[bytes]:
             if piece:
                 yield piece
         packed.skip_zeros()
+        if not packed.data.startswith(_GZIP[: len(packed.data)]):
+            return
 
 
 class _Packed:

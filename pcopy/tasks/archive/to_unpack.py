@@ -11,7 +11,7 @@ import struct
 from array import array
 from collections.abc import Iterable, Sequence
 
-from pcopy.archive.member import FILE, Member, order_key
+from pcopy.archive.member import DIRECTORY, FILE, Member, order_key
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.columns import FIRST, LAST, MADE, Rows
 from pcopy.named import NamedTuple
@@ -60,6 +60,14 @@ class ToUnpack(NamedTuple):
             return cls(path, name, data, Member(name, FILE, mode, uid, gid, mtime, size))
         path, name, data, told, trouble = marshal.loads(packed)
         return cls(path, name, data, Member.from_primitives(told), trouble)
+
+
+def packed_at(path: bytes, member: Member, data: int, trouble: str) -> bytes:
+    """Return the ``member`` that goes to ``path``, and whose contents stand at ``data``, packed."""
+    if member.kind == DIRECTORY:
+        return ToUnpack(path, b"", data, member, trouble).packed()
+    directory, _, name = path.rpartition(b"/")
+    return ToUnpack(directory, name, data, member, trouble).packed()
 
 
 def is_plain(packed: bytes) -> bool:

@@ -27,12 +27,12 @@ from pcopy.signature.items import type_of
 from pcopy.tasks.archive.extracting import Extracting
 from pcopy.tasks.archive.finish_members import finish_later
 from pcopy.tasks.archive.foresee import foresee_unpacked
-from pcopy.tasks.archive.found_members import FoundMembers, InDirectory
+from pcopy.tasks.archive.found_members import FoundMembers
 from pcopy.tasks.archive.link_members import LinkMembers
 from pcopy.tasks.archive.make_members import make_plain
+from pcopy.tasks.archive.names import InDirectory, Rivals
 from pcopy.tasks.archive.opened import OpenArchive
 from pcopy.tasks.archive.phases import LINKS, UNPACK, UNPACK_AGAIN
-from pcopy.tasks.archive.rivals import Rivals
 from pcopy.tasks.archive.to_unpack import NO_ROWS, PlainRows, ToUnpack, is_plain, place_of
 from pcopy.tasks.archive.unpack_parts import begin_parts, in_parts
 from pcopy.tasks.base import counts

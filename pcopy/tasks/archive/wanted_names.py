@@ -43,12 +43,13 @@ class WantedNames:
                 return takes
             name = name.rpartition(b"/")[0]
 
-    def selects(self, member: Member, selection: Selection) -> bool:
+    def selects(self, member: Member, selection: Selection, asked_as: bytes | None = None) -> bool:
         """Is it asked for, if anything is, and not excluded where it would be unpacked to?
 
-        A member that would lead out of there is told, whatever is excluded.
+        A member that would lead out of there is told, whatever is excluded. ``asked_as`` is its name in the archive, if
+        it is unpacked under another one.
         """
-        if self._numbers and not self.takes(member.name):
+        if self._numbers and not self.takes(member.name if asked_as is None else asked_as):
             return False
         try:
             return is_selected(member, safe_path(member.name), selection)
