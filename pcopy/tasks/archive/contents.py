@@ -18,7 +18,7 @@ from pcopy.archive.index import SUFFIX, Index, unpacked
 from pcopy.errors import Refused
 from pcopy.fsio.named_file import NotTrusted, open_to_read
 from pcopy.fsio.patience import patiently
-from pcopy.fsio.problem import Plain, Problem, failing
+from pcopy.fsio.problem import Plain, Problem, changed, failing
 from pcopy.fsio.seekable_zstd import LARGEST_FRAME, SeekTable, read_frame
 from pcopy.fsio.source import status_of
 from pcopy.tasks.archive.one_stream import compressed_by
@@ -53,7 +53,7 @@ class ArchiveContents:
         """Those of which the contents cannot be had."""
         program = compressed_by(self._pread(0, 6))
         self._is_gzip = program == "gzip"
-        size = status_of(descriptor, on_source=True).st_size
+        self._size = size = status_of(descriptor, on_source=True).st_size
         if program == "zstd":
             self._table = SeekTable.read(descriptor, size)
             if self._table is None:
@@ -87,8 +87,13 @@ class ArchiveContents:
         return data
 
     def check(self, offset: int, size: int) -> None:
-        """Raise ``Problem`` if the parts that hold these bytes are damaged; each part is read once."""
+        """Raise ``Problem`` if the archive ends before the end of these bytes, or the parts that hold them are damaged.
+
+        Each part is read once. In an archive that is not compressed, nothing is read.
+        """
         table = self._table
+        if size and offset + size > (self._size if table is None else table.size):
+            raise changed("read", "the archive ends here, in the middle")
         if table is not None:
             for number in table.frames_of(offset, size):
                 if number not in self._read:

@@ -2,6 +2,8 @@
  * pcopy.archive.skim do the rest, and would say the same of what is taken here. */
 #include "internal.h"
 
+#include <limits.h>
+
 #define BLOCK 512u
 #define LAST_SECOND ((uint64_t)1 << 33)
 #define MOST_HEADERS (1u << 20) /* as in pcopy.archive.reader */
@@ -137,10 +139,13 @@ static int is_plain_name(const char *name, size_t length)
 {
     if (!length || name[0] == '/' || name[length - 1] == '/' || name[length - 1] == '.')
         return 0;
-    for (const char *at = name; (at = memchr(at, '/', length - (size_t)(at - name))) != NULL; at++)
-        if (at[1] == '/' || at[-1] == '.')
+    const char *begin = name;
+    for (const char *at = name; (at = memchr(at, '/', length - (size_t)(at - name))) != NULL; at++) {
+        if (at[1] == '/' || at[-1] == '.' || at - begin > NAME_MAX)
             return 0;
-    return 1;
+        begin = at + 1;
+    }
+    return name + length - begin <= NAME_MAX;
 }
 
 /* The name, as it stands in one block; its length, or 0. */
