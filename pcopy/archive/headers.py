@@ -86,6 +86,11 @@ def is_short_owner(uid: int, gid: int, user: bytes, group: bytes) -> bool:
     return uid <= _MOST_OWNER and gid <= _MOST_OWNER and len(user) < _OWNER_BYTES and len(group) < _OWNER_BYTES
 
 
+def records_size(member: Member) -> int:
+    """Return the bytes of the pax header before a ``member``, without what fills up its last block."""
+    return len(_records(member, stored_size(member)))
+
+
 def stored_size(member: Member) -> int:
     """Bytes of its contents that stand in the archive after the header, not filled up."""
     if member.kind != FILE:

@@ -21,6 +21,8 @@ RECORD = 10240
 FILE, LINK, SYMLINK, CHARACTER, DEVICE, DIRECTORY, FIFO = b"0", b"1", b"2", b"3", b"4", b"5", b"6"
 """The types of members; LINK is a further name of an earlier one."""
 
+MOST_HEADERS = 1 << 20
+"""Bytes of all pax headers and long names of one member, and of all global headers, that are written and read."""
 LONGEST_NAME, LONGEST_TEXT = 255, 4095
 """Bytes of a name in a directory, and of the text of a symbolic link, at most (linux/limits.h)."""
 

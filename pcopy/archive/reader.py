@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from zlib import adler32
 
 from pcopy.archive.acl_text import Lookup
-from pcopy.archive.member import BLOCK, DIRECTORY, FILE, LINK, SYMLINK, Extents, Member, filled_up
+from pcopy.archive.member import BLOCK, DIRECTORY, FILE, LINK, MOST_HEADERS, SYMLINK, Extents, Member, filled_up
 from pcopy.archive.records import (
     LARGEST,
     MOST_EXTENTS,
@@ -32,8 +32,8 @@ Read = Callable[[int, int], bytes]
 
 WINDOW = 64 << 10
 """Bytes that are read at once where headers stand close together."""
-MOST_HEADERS = 1 << 20
-"""Bytes of all pax headers and long names of one member, and of all global headers, that are read into memory."""
+_LONGEST_PAIR = 100
+"""Bytes that a header has for a stretch of data of a sparse file, at most."""
 
 _ZEROS = bytes(BLOCK)
 _GLOBAL, _OWN, _SOLARIS, _LONG_NAME, _LONG_LINK, _OLD_SPARSE, _VOLUME = b"g", b"x", b"X", b"L", b"K", b"S", b"V"
@@ -223,9 +223,10 @@ class _Before:
         after = at + filled_up(size)
         self.size += size
         try:
-            if self.size > MOST_HEADERS:
+            if self.size > _most_headers(source.most_extents):
                 after = after if stands_at(source.block, after) else at
-                raise Broken(f"headers of {self.size:,} bytes for one member, and {MOST_HEADERS:,} are read at most")
+                text = f"headers of {self.size:,} bytes for one member, and {MOST_HEADERS:,} are read at most"
+                raise Broken(f"{text}; if they hold a map of holes, --sparse-limit 0 allows more")
             self.take(kind, _body(source, at, size), shared)
         except Broken as broken:
             broken.after = after
@@ -246,6 +247,14 @@ class _Before:
                 _share(found, shared)
             else:
                 self.records = found
+
+
+def _most_headers(most_extents: int) -> int:
+    """Return the bytes of headers of one member that are read.
+
+    They are more if the user allows longer maps of sparse files, which GNU.sparse 0.0 and 0.1 have in headers.
+    """
+    return MOST_HEADERS if most_extents <= MOST_EXTENTS else max(MOST_HEADERS, _LONGEST_PAIR * most_extents)
 
 
 def _share(found: PaxRecords, shared: dict[bytes, bytes]) -> None:

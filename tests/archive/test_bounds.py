@@ -14,8 +14,12 @@ from pathlib import Path
 import pytest
 
 from pcopy.archive import index
-from pcopy.archive.member import Extents
-from pcopy.archive.reader import MOST_HEADERS, Damage, FoundMember, members
+from pcopy.archive.headers import header_of, records_size
+from pcopy.archive.member import MOST_HEADERS, Extents, Member
+from pcopy.archive.reader import Damage, FoundMember, members
+from pcopy.archive.records import LARGEST
+from pcopy.fsio.problem import Problem
+from pcopy.tasks.archive.described import check_headers
 from tests.archive.test_types import END, header, item, pax
 
 MIB = 1 << 20
@@ -202,3 +206,97 @@ def test_global_header_with_attributes_is_damage() -> None:
     for key in (b"SCHILY.xattr.user.a", b"GNU.sparse.map", b"LIBARCHIVE.xattr.user.a", b"SCHILY.acl.access"):
         found = read(pax(record(key, b"1"), b"g") + header(b"after") + END)
         assert [type(each) for each in found] == [Damage, FoundMember], key
+
+
+_COMPARE = """\
+import sys, time
+from io import BytesIO
+from pcopy.archive.member import FILE, LINK, Member
+from pcopy.signature.sorting import ExternalSorter
+from pcopy.tasks.archive.names import LinkRival, NameRecords, RivalName, compared, followed
+from pcopy.tasks.archive.to_unpack import packed_at
+from tempfile import TemporaryFile
+def peak():
+    return int(next(l for l in open('/proc/self/status') if l.startswith('VmHWM')).split()[1]) << 10
+def add(name, kind, link=b""):
+    global at, records
+    at += 512
+    member = Member(name, kind, 0o644, 0, 0, 0, 0, link)
+    records.add(name.rstrip(b"/"), member, at, packed_at(name.rstrip(b"/"), member, at, ""))
+    if at % (512 * 1024) == 0:
+        hand_on()
+def hand_on():
+    global records
+    members.extend(records.members[0])
+    marks.extend(records.marks[0])
+    records = NameRecords(1)
+what, number = sys.argv[1], int(sys.argv[2])
+members, marks, links = (ExternalSorter(TemporaryFile, 1 << 20) for _ in range(3))
+records, at, before = NameRecords(1), 0, peak()
+for each in range(number // 2):
+    if what == "members and links":
+        add(b"a", FILE)
+        add(b"b%d" % each, LINK, b"a")
+    elif what == "file and directory":
+        add(b"a", FILE)
+        add(b"a/", b"5")
+    else:
+        add(b"b%d" % each, LINK, b"b%d" % (each + 1))
+        add(b"c%d" % each, LINK, b"c%d" % (each - 1))
+hand_on()
+stretches = found = 0
+for rival in compared(members.sorted(), marks.sorted()):
+    if isinstance(rival, LinkRival):
+        links.add(*rival.record)
+    elif isinstance(rival, RivalName):
+        stretches += len(rival.stretches) // 16
+with TemporaryFile() as spool:
+    found = sum(each is not None for each in followed(links.sorted(), spool))
+print(stretches, found, peak() - before)
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "number", "stretches", "links"),
+    [
+        ("members and links", 60_000, 0, 29_999),
+        ("file and directory", 200_000, 100_000, 0),
+        ("links in a row", 40_000, 0, 40_000),
+    ],
+)
+def test_rivals_by_the_hundred_thousand(what: str, number: int, stretches: int, links: int) -> None:
+    """A name that many members have, or that many links refer to: memory is that of sorters, and few bytes for each."""
+    done = subprocess.run(
+        [sys.executable, "-c", _COMPARE, what, str(number)], check=True, capture_output=True, text=True
+    )
+    found = list(map(int, done.stdout.split()))
+    assert found[:2] == [stretches, links]
+    assert found[2] < 24 * MIB
+
+
+def test_what_is_written_is_read_up_to_the_limit_of_headers() -> None:
+    """A member with as many bytes of attributes as are possible is read again; with one more it is not written."""
+    whole = Member(b"a", b"0", 0o644, 0, 0, 0, xattrs=(("user.a", b"v"),))
+    least = records_size(whole._replace(xattrs=(("user.a", b"v" * 1_000_000),)))
+    for more in (0, 1):
+        value = b"v" * (1_000_000 + MOST_HEADERS - least + more)
+        member = whole._replace(xattrs=(("user.a", value),))
+        assert records_size(member) == MOST_HEADERS + more
+        (found,) = read(header_of(member) + END)
+        if more:
+            assert isinstance(found, Damage)
+            with pytest.raises(Problem, match="1,048,577 bytes of headers"):
+                check_headers(member)
+        else:
+            check_headers(member)
+            assert isinstance(found, FoundMember) and found.member.xattrs == member.xattrs
+
+
+def test_sparse_limit_lifts_the_limit_of_headers() -> None:
+    number = 60_000
+    data = pax_sparse(number, "0.1") + pax_sparse(number, "0.0") + END
+    first, second = read(data, 1 << 22)
+    assert isinstance(second, Damage) and "--sparse-limit 0 allows more" in second.text
+    for each in read(data, LARGEST):
+        assert isinstance(each, FoundMember) and len(each.member.extents or ()) == number
+    assert isinstance(first, FoundMember)

@@ -13,8 +13,19 @@ import stat
 from collections.abc import Sequence
 from functools import lru_cache
 
-from pcopy.archive.headers import whole_size
-from pcopy.archive.member import DIRECTORY, FILE, LINK, SYMLINK, Extents, Member, kind_of, name_in_archive, order_key
+from pcopy.archive.headers import records_size, whole_size
+from pcopy.archive.member import (
+    DIRECTORY,
+    FILE,
+    LINK,
+    MOST_HEADERS,
+    SYMLINK,
+    Extents,
+    Member,
+    kind_of,
+    name_in_archive,
+    order_key,
+)
 from pcopy.fsio import half_written
 from pcopy.fsio.attributes import NO_ATTRIBUTES, is_copied
 from pcopy.fsio.close import close_read
@@ -118,6 +129,7 @@ class Describing:
             name_in_archive(self._given[root], below), kind, stat.S_IMODE(mode), uid, gid, mtime, size, link, device,
             self._xattrs(directory, entry), extents, self._user(uid), self._group(gid),
         )  # fmt: skip
+        check_headers(member)
         return Described(root, path, name, rows.inode[row], rows.time("ctime", row), member)
 
     def prefix(self, place: Place) -> bytes:
@@ -137,6 +149,7 @@ class Describing:
             status.st_uid, status.st_gid, status.st_mtime_ns, xattrs=self._xattrs(directory, b"."),
             user=self._user(status.st_uid), group=self._group(status.st_gid),
         )  # fmt: skip
+        check_headers(member)
         return Described(root, b"", b"", status.st_ino, status.st_ctime_ns, member)
 
     def _xattrs(self, directory: int, name: bytes) -> tuple[tuple[str, bytes], ...]:
@@ -153,6 +166,15 @@ class Describing:
             return ()
         half_written.refuse(names)
         return tuple(_values(path, [each for each in sorted(names) if is_copied(each, self._preserve)]))
+
+
+def check_headers(member: Member) -> None:
+    """Raise ``Problem`` if the attributes and ACLs of a member take more bytes than ``ptar -x`` reads."""
+    if member.xattrs and (size := records_size(member)) > MOST_HEADERS:
+        text = (
+            f"its attributes and ACLs take {size:,} bytes of headers, and {MOST_HEADERS:,} are possible; see --preserve"
+        )
+        raise Problem("archive", errno.E2BIG, on_source=True, text=text)
 
 
 def _values(path: bytes, names: Sequence[str]) -> list[tuple[str, bytes]]:

@@ -215,7 +215,7 @@ class _Name:
 
 
 def _is_link(value: bytes) -> bool:
-    return not is_plain(value) and ToUnpack.unpacked(value).member.kind == LINK
+    return not is_plain(value) and bool(marshal.loads(value)[3][1] == LINK)
 
 
 _NAME, _COPY, _MISSING, _CHAIN = range(4)
