@@ -171,9 +171,7 @@ class Describing:
 def check_headers(member: Member) -> None:
     """Raise ``Problem`` if the attributes and ACLs of a member take more bytes than ``ptar -x`` reads."""
     if member.xattrs and (size := records_size(member)) > MOST_HEADERS:
-        text = (
-            f"its attributes and ACLs take {size:,} bytes of headers, and {MOST_HEADERS:,} are possible; see --preserve"
-        )
+        text = f"its attributes and ACLs take {size:,} bytes of headers; {MOST_HEADERS:,} are possible: see --preserve"
         raise Problem("archive", errno.E2BIG, on_source=True, text=text)
 
 
