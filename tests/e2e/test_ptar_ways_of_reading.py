@@ -176,7 +176,7 @@ def test_listing_and_unpacking_of_random_archives_agree(seed: int, form: str, tm
     ended = {}
     for way in ("-t", "-x"):
         (tmp_path / way).mkdir()
-        more = ["-C", tmp_path / way] if way == "-x" else []
+        more: tuple[str | Path, ...] = ("-C", tmp_path / way) if way == "-x" else ()
         done = ptar(way, *more, "-f", archive, ranks=1)
         ended[way] = done.returncode != 0, done.stderr
     assert ended["-t"][0] == ended["-x"][0], ended
