@@ -40,6 +40,7 @@ Stretch = tuple[int, int]
 _MARKED_LEVELS = 64
 """So many directories above a member are marked, of those that no member tells of."""
 _ITEMS_PER_SLICE = 1024
+"""Names, marks or links after which others have a turn."""
 
 
 class NameRecords:
