@@ -33,6 +33,8 @@ class Commit:
         self._next_cut = 0.0
         self._target = 0
         self._deadline = inf
+        self.is_complete = True
+        """At the root: False if the job ends although not all that it has done is durable."""
 
     def start(self, now: float) -> None:
         self._next_cut = now + self._interval
@@ -60,6 +62,7 @@ class Commit:
         if self._epochs.journal is None or not (self._epochs.begun or needed):
             return True
         if halted and report.durable == LOST:
+            self.is_complete = False
             return True
         if not self._target:
             self._target = self._epochs.number
@@ -72,4 +75,5 @@ class Commit:
         if durable < target and now <= self._deadline:
             return False
         self._target = 0
+        self.is_complete = durable >= target
         return True

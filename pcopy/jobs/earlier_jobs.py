@@ -165,7 +165,7 @@ def _meet(old: JobRoot, new: Root) -> bool:
 
 def _would_keep(options: Options) -> str:
     return (
-        f"what it was writing when it was killed may be cut short, which {KEEPING_UNREAD[options.existing]} would keep"
+        f"what it was writing when it ended early may be cut short, which {KEEPING_UNREAD[options.existing]} would keep"
     )
 
 

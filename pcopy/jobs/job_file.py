@@ -108,7 +108,10 @@ class JobFile(NamedTuple):
     above: tuple[bytes, ...] = ()
     """Directories around the job's own that were made for it, and go with it: absolute paths, the deepest first."""
     killed: bool = False
-    """Has an earlier run ended in disorder? That stays so until the job is over: nobody knows what was copied again."""
+    """True if an earlier run was killed, or ended before all that it had written was on stable storage.
+
+    That stays so until the job is over: nobody knows what was copied again.
+    """
     stored: int = 0
     """When the last durable cut of the runs before the current one began, by the clock of ``t0``; 0: there was none."""
     doubted: int = 0

@@ -153,10 +153,14 @@ class KeptJob:
             self.is_stored, self.has_vanished = False, True
         return self.is_stored
 
-    def end(self, status: int, totals: Totals, patience: float | None = None) -> list[str]:
+    def end(
+        self, status: int, totals: Totals, patience: float | None = None, *, is_durable: bool = True
+    ) -> list[str]:
         """The job is over, or waits to be gone on with; returns what is worth telling. Raises ``Refused``.
 
         What is left to do in the directory of a job that waits, or was given up, is left after ``patience`` seconds.
+        ``is_durable``: all that the job has written is on stable storage. Otherwise a loss of power does to its files
+        what a kill may do.
         """
         if self._is_given_up:
             _is_done_within(patience, partial(remove_rest, self._job))
@@ -166,7 +170,8 @@ class KeptJob:
             left = remove(self._job, self._lock) if self.look() else ()
             return [f"{shown(os.path.join(self.keeping.directory, name))}: left, it is not pcopy's" for name in left]
         state = (FAILED_ITEMS if totals.failed else NOT_ALL_WRITTEN) if status == INCOMPLETE else STOPPED
-        ended = self._with(state=state, totals=totals._asdict())
+        killed = self._job.file.killed or not is_durable
+        ended = self._with(state=state, totals=totals._asdict(), killed=killed)
         if _is_done_within(patience, lambda: self.look() and make_durable(ended)):
             self._lock.close()
         return []

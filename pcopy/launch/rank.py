@@ -300,7 +300,9 @@ class _Running:
                 self._desk.stop()
             self._end()
         self._rank.close()
-        return self._director.ended._replace(status=status, gathered=self._node.barrier.words)
+        return self._director.ended._replace(
+            status=status, gathered=self._node.barrier.words, is_durable=self._node.commit.is_complete
+        )
 
     def _run(self, task: Task) -> Slices:
         node = self._node

@@ -37,6 +37,8 @@ class Ended(NamedTuple):
     """How many files have got which layout, as people read it; empty where there are no layouts."""
     gathered: bytes = b""
     """What all ranks have said of themselves (``pcopy.tasks.base.rank_sums``), if that was wanted."""
+    is_durable: bool = True
+    """False if the job has written more than is on record and on stable storage."""
 
 
 class JobDirector(Director, Protocol):

@@ -321,7 +321,7 @@ class CopyPreparation(Preparation):
             return
         patience = None if ended.halted is None or status_of(ended.halted) is None else END_PATIENCE
         try:
-            for remark in self.kept.end(status, ended.totals, patience):
+            for remark in self.kept.end(status, ended.totals, patience, is_durable=ended.is_durable):
                 self._tell(remark)
         except Refused as refused:
             self._tell(refused)

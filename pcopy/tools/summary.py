@@ -174,5 +174,5 @@ def told_of_halt(reason: Halt, cut_short: bool) -> str:
     ``cut_short``: an earlier run may have left files that are.
     """
     brief = told(reason)
-    but = "; but what an earlier run was writing when it was killed may be cut short" if cut_short else ""
+    but = "; but what an earlier run was writing when it ended early may be cut short" if cut_short else ""
     return brief if reason.code == UNSYNCED else f"{brief}; every file that has been copied is whole{but}"

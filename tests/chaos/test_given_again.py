@@ -189,7 +189,7 @@ def test_it_is_not_kept_after_a_resume_that_has_not_copied_it(
         run = pcopy("--resume", *words, env=env, wrap=fault.wrap())
         fault.check()
         assert run.returncode == (STOPPED if words else INCOMPLETE), show(run)
-        told = b"; but what an earlier run was writing when it was killed may be cut short\n" in run.stderr
+        told = b"; but what an earlier run was writing when it ended early may be cut short\n" in run.stderr
         assert told == bool(words), show(run)
         assert (copy / "file").stat().st_size == 0
         for policy in ("newer", "skip"):
@@ -207,7 +207,7 @@ def test_a_file_that_is_cut_short_is_told_of_if_its_source_has_gone(area: Path, 
     (copy / "user's").touch(mode=0o644)
     (source / "file").rename(area / "kept")
     run = succeed("--resume", "--json", env=env)
-    told = f"pcopy: {copy}/file: may be cut short, by a run that was killed, and the source has it no more: "
+    told = f"pcopy: {copy}/file: may be cut short, by a run that ended early, and the source has it no more: "
     assert run.stderr.decode().count(told) == run.stderr.count(b"cut short") == 1, show(run)
     assert (summary(run)["warnings"], (copy / "file").stat().st_size) == (1, 0)
     (area / "kept").rename(source / "file")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.dataset import SPLIT
-from tests.chaos.unfinished import STOPPED, check_equal, listed
-from tests.support.command import succeed
+from tests.chaos.unfinished import REFUSED, STOPPED, check_equal, listed
+from tests.support.command import pcopy, show, succeed
 from tests.support.faults import ITEM_BY_ITEM, SLOW, slowed
 from tests.support.preload import hanging_syncs
 from tests.support.processes import background, wait_until
@@ -41,5 +41,8 @@ def test_a_job_waits_for_its_last_cut_for_less_than_five_seconds(tree: Path, are
     assert took < ALLOWED, f"it took {took:.1f} s"
     assert took > 2, "it did not try for a last cut"
     assert [job["state"] for job in listed(env)] == ["stopped"]
+    for policy in ("newer", "skip"):  # a loss of power now may cut short what is not on storage
+        again = pcopy("--existing", policy, "-T", tree, area / "copy", env=env)
+        assert again.returncode == REFUSED and b"may be cut short" in again.stderr, show(again)
     succeed("--resume", ranks=3, env=env)
     check_equal(tree, area / "copy")

@@ -40,7 +40,7 @@ def signals() -> Iterator[StopSignals]:
 )
 def test_only_what_is_known_is_told(reason: Halt, text: str) -> None:
     assert told_of_halt(reason, False) == text
-    may_be_cut_short = "; but what an earlier run was writing when it was killed may be cut short"
+    may_be_cut_short = "; but what an earlier run was writing when it ended early may be cut short"
     assert told_of_halt(reason, True) == (text if reason.code == UNSYNCED else text + may_be_cut_short)
 
 

@@ -174,6 +174,7 @@ def test_a_job_that_has_lost_data_ends_once_it_is_told_to_stop() -> None:
     root.node.halt(Halt("the destination could not be synced"), 0.4)
     said = answer(root, wait(root, 0.5), 0, 0.6)
     assert (1, Stop(75)) in said
+    assert not root.node.commit.is_complete
 
 
 @pytest.mark.parametrize(("durable", "status"), [(2, 0), (LOST, 75)])
@@ -185,6 +186,7 @@ def test_a_reason_to_stop_that_comes_when_all_is_done_counts_if_that_is_lost(dur
     journal.durable = 2
     said = answer(root, wait(root, 0.3), durable, 0.4)
     assert (1, Stop(status)) in said
+    assert root.node.commit.is_complete == (status == 0)
 
 
 def test_a_job_that_goes_on_waits_for_ever() -> None:

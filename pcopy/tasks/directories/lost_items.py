@@ -37,7 +37,7 @@ _ENTERED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NO
 _KEEPING = ("skip", "newer")
 """Values of ``--existing`` that leave files alone which are no copies: what is there may be one of those."""
 
-_STRAY = "may be cut short, by a run that was killed, and the source has it no more: remove it, unless it is yours"
+_STRAY = "may be cut short, by a run that ended early, and the source has it no more: remove it, unless it is yours"
 
 
 def lost_since(rank: Rank, place: Place) -> Generator[None, None, Problem | None]:
