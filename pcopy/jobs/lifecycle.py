@@ -153,9 +153,7 @@ class KeptJob:
             self.is_stored, self.has_vanished = False, True
         return self.is_stored
 
-    def end(
-        self, status: int, totals: Totals, patience: float | None = None, *, is_durable: bool = True
-    ) -> list[str]:
+    def end(self, status: int, totals: Totals, patience: float | None = None, *, is_durable: bool = True) -> list[str]:
         """The job is over, or waits to be gone on with; returns what is worth telling. Raises ``Refused``.
 
         What is left to do in the directory of a job that waits, or was given up, is left after ``patience`` seconds.

@@ -1,0 +1,119 @@
+"""Where a file gets its size by anything but a write: ``NewFile.extend`` only, and the rows of a table.
+
+A file whose size is set before its contents are durable may keep the size after a loss of power, and have no data. Only
+``NewFile`` knows that such a file must not get its final name before. So each other call has a reason here.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "pcopy"
+
+SETTERS = frozenset(("set_size", "ftruncate", "truncate", "fallocate", "posix_fallocate", "ftruncate64", "fallocate64"))
+
+_NAMES = re.compile("|".join(sorted(SETTERS)))
+
+KEEPS_SIZE = "it allocates room beyond the size, which stays"
+SHRINKS = "it makes the file empty, or shorter"
+OF_THE_JOB = "a file of the job itself, which is emptied or cut after its last whole record"
+
+ALLOWED = {
+    "fsio/new_file.py NewFile.extend": "commit brings the contents to stable storage before the rename",
+    "fsio/data.py set_size": "the call itself; its callers are in this table",
+    "fsio/passage.py Passage._preallocate": KEEPS_SIZE,
+    "libc.py fallocate": KEEPS_SIZE,
+    "libc.py punch": "it takes data away; the size stays",
+    "fsio/in_place.py open_over": SHRINKS,
+    "tasks/recode/finish_recoded.py _finish": f"{SHRINKS}: to what was written of the room it had",
+    "tasks/archive/archive_file.py ArchiveFile.end_at": "all ranks sync the archive before it gets its name",
+    "lustre/restripe.py _fill": "fsync follows, and the contents are read back before the layouts are exchanged",
+    "lustre/layouts.py make_anchor": "a file that never has a name",
+    "jobs/lock.py hold": OF_THE_JOB,
+    "checkpoint/framing.py SegmentWriter.append": OF_THE_JOB,
+    "jobs/spool_file.py SpoolFile": "a spool that no later run reads",
+    "engine/backlog.py SpoolBacklog._take": "a spool that no later run reads",
+    "report/lines_file.py LinesFile.begin": "the list that --errors or --log names is emptied",
+}  # fmt: skip
+"""Functions that set the size of a file, or have another function do it, and why no file lacks its data for that."""
+
+
+def setters(tree: ast.AST, inside: tuple[str, ...] = ()) -> Iterator[tuple[str, ast.AST]]:
+    """Yield the qualified name of the function around each use of a setter, and the use: also one without a call."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield from setters(node, (*inside, node.name))
+            continue
+        if _setter_of(node) in SETTERS:
+            yield ".".join(inside), node
+        yield from setters(node, inside)
+
+
+def _setter_of(node: ast.AST) -> object:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):  # libc and getattr
+        called = node.func
+        if isinstance(called, ast.Name) and called.id in ("_call", "getattr"):
+            return next(
+                (arg.value for arg in node.args if isinstance(arg, ast.Constant) and arg.value in SETTERS), None
+            )
+    return None
+
+
+@pytest.fixture(scope="module")
+def found() -> set[str]:
+    return {
+        f"{path.relative_to(PACKAGE)} {function}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if _NAMES.search(path.read_text())
+        for function, _ in setters(ast.parse(path.read_bytes()))
+    }
+
+
+def test_sizes_are_set_by_functions_of_the_table_only(found: set[str]) -> None:
+    assert found - ALLOWED.keys() == set(), "use NewFile.extend, or add the function with its reason"
+
+
+def test_the_table_has_no_row_too_many(found: set[str]) -> None:
+    assert ALLOWED.keys() - found == set()
+
+
+def test_uses_are_found_in_any_form() -> None:
+    text = """
+class File:
+    def call(self): os.ftruncate(self.fd, 5)
+    def hand_on(self): return partial(set_size, self.fd)
+    def by_name(self): _call("posix_fallocate", self.fd, 0, 5)
+    def other(self): self.rows.extend([5])
+"""
+    assert [name for name, _ in setters(ast.parse(text))] == ["File.call", "File.hand_on", "File.by_name"]
+
+
+def test_fallocate_keeps_the_size() -> None:
+    calls = [
+        node
+        for node in ast.walk(ast.parse((PACKAGE / "libc.py").read_bytes()))
+        if isinstance(node, ast.Call) and _setter_of(node) == "fallocate"
+    ]
+    assert len(calls) == 2
+    assert all("_KEEP_SIZE" in ast.unparse(call.args[2]) for call in calls)
+
+
+def test_no_source_in_c_sets_a_size() -> None:
+    sources = sorted(PACKAGE.rglob("*.[ch]"))
+    assert sources
+    names = re.compile(rf"\b({'|'.join(sorted(SETTERS))}|O_TRUNC|SYS_\w*(?:truncate|fallocate)\w*)\b")
+    uses = [
+        (path.name, use)
+        for path in sources
+        for use in names.findall(re.sub(r"/\*.*?\*/|//[^\n]*", "", path.read_text(), flags=re.S))
+    ]
+    assert uses == []
