@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import time
+from _thread import get_ident
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -12,13 +14,42 @@ from pcopy.fsio.problem import Problem, failing
 _NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 """Errors of file systems that cannot sync one file."""
 
+_syncs: dict[int, tuple[float, str, int]] = {}
+"""Syncs of files that are under way in this process, by thread: the time.monotonic() of the start, the operation, the
+descriptor."""
+
+
+@contextmanager
+def _noted(operation: str, descriptor: int) -> Iterator[None]:
+    """Note that a sync is under way, for the report of a rank that is silent."""
+    thread = get_ident()
+    _syncs[thread] = time.monotonic(), operation, descriptor
+    try:
+        yield
+    finally:
+        del _syncs[thread]
+
+
+def oldest_sync() -> tuple[float, str, bytes] | None:
+    """Return since when the oldest sync of a file has been under way, its operation and its path; None without a sync.
+
+    Any thread may ask.
+    """
+    if not _syncs:
+        return None
+    since, operation, descriptor = min(tuple(_syncs.values()), default=(0.0, "", -1))
+    try:
+        return (since, operation, os.readlink(b"/proc/self/fd/%d" % descriptor)) if operation else None
+    except OSError:  # it has ended meanwhile
+        return None
+
 
 def close_written(descriptor: int, *, sync: bool = False, store: bool = False) -> None:
     """Closes, after an fsync if that is wanted, or after ``store_data``; raises ``Problem``. Quota and network file
     systems report lost writes here."""
     try:
         if sync:
-            with failing("fsync"):
+            with failing("fsync"), _noted("fsync", descriptor):
                 os.fsync(descriptor)
         elif store:
             store_data(descriptor)
@@ -37,7 +68,8 @@ def store_data(descriptor: int) -> None:
     """
     while True:
         try:
-            os.fdatasync(descriptor)
+            with _noted("fdatasync", descriptor):
+                os.fdatasync(descriptor)
         except InterruptedError:
             continue
         except OSError as error:

@@ -22,8 +22,9 @@ from pcopy.engine.task import Task
 from pcopy.engine.transport import Transport
 from pcopy.engine.victim import Divide
 from pcopy.errors import HINDRANCES, OK, UNSYNCED, Hindered, NotPutAside, Refused, hindrance
+from pcopy.fsio.close import oldest_sync
 from pcopy.fsio.kernel.choose import make_kernel
-from pcopy.fsio.kernel.interface import Doing, Kernel, Settings, Wake
+from pcopy.fsio.kernel.interface import Doing, Kernel, Pool, Settings, Wake
 from pcopy.fsio.storage import Storage
 from pcopy.jobs.lifecycle import Keeping, KeptJob
 from pcopy.jobs.rank_store import RankStore, restore_rank
@@ -215,6 +216,13 @@ def limits_of(size: int, on_host: float, keeping: Keeping) -> Limits:
     )
 
 
+def oldest_call(pool: Pool | None) -> Doing | None:
+    """Return what has been under way for longest: a row of the kernel, or the sync of a file. Any thread may ask."""
+    row, sync = pool.oldest() if pool is not None else None, oldest_sync()
+    calls = [call for call in (row, Doing(*sync) if sync else None) if call is not None]
+    return min(calls, key=lambda call: call.since, default=None)
+
+
 def in_flight_of(setup: RankSetup, rank: Rank, node: Node) -> InFlight | None:
     """What finds out how many operations are best under way, where there may be several."""
     on_host = -(-rank.size // len(setup.leaders))
@@ -282,8 +290,9 @@ class _Running:
         elif setup.notices is not None:
             say = partial(setup.notices.send, self._rank.number)
         voice = Voice(self._rank.number, setup.hosts, say, setup.notices)
-        oldest: Callable[[], Doing | None] = kernel.pool.oldest if kernel.pool is not None else lambda: None
-        watchdog = Watchdog(voice, self._pulse, lambda: whereabouts(self._rank), oldest=oldest)
+        watchdog = Watchdog(
+            voice, self._pulse, lambda: whereabouts(self._rank), oldest=partial(oldest_call, kernel.pool)
+        )
         if setup.kept is not None and journal is not None:
             try:
                 setup.kept.note()

@@ -8,11 +8,15 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from pcopy.beside import Beside
+from pcopy.fsio.close import close_written
 from pcopy.fsio.kernel.interface import Doing
+from pcopy.launch.rank import oldest_call
 from pcopy.launch.watch.watchdog import NoticePipe, Pace, Pulse, Voice, Watchdog
 from tests.support.processes import wait_until
 
@@ -71,6 +75,35 @@ def test_a_row_that_hangs_in_another_thread_is_told_with_its_call() -> None:
     rows[0] = Doing(13.5, "", b"/there/c")
     assert wait_until(lambda: heard("goes on after"), 60)
     watching.stop()
+
+
+@pytest.mark.parametrize("call", ["fdatasync", "fsync"])
+@pytest.mark.parametrize("is_beside", [False, True], ids=["own thread", "another thread"])
+def test_sync_of_a_file_that_hangs_is_named_with_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, is_beside: bool
+) -> None:
+    lines, pulse, path = Lines(), Pulse(), tmp_path / "file"
+
+    def hang(descriptor: int) -> None:
+        def heard() -> bool:
+            pulse.beats += is_beside
+            return bool(lines.lines)
+
+        assert wait_until(heard, 60)
+
+    monkeypatch.setattr(os, call, hang)
+    watching = Watchdog(Voice(0, (), lines.notice), pulse, lambda: "at work", PACE, oldest=partial(oldest_call, None))
+    watching.start()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
+    action = partial(close_written, descriptor, sync=call == "fsync", store=True)
+    if is_beside:
+        Beside(action).is_over(60)
+    else:
+        action()
+    watching.stop()
+    doing = "" if is_beside else "at work, "
+    assert lines.lines[0].endswith(f"), {doing}in {call} of {path}; the job waits")
+    assert oldest_call(None) is None
 
 
 def test_a_rank_that_gets_on_is_left_alone() -> None:
