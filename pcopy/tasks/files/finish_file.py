@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 import time
+from collections.abc import Generator
 
 from pcopy.engine.task import Task
 from pcopy.fsio.attributes import Attributes, apply_attributes, read_attributes
@@ -20,7 +21,7 @@ from pcopy.fsio.temporary import made_by
 from pcopy.named import NamedTuple
 from pcopy.signature.items import FILE
 from pcopy.tasks.base.actions import Action, How
-from pcopy.tasks.base.kind import Gone, Kind
+from pcopy.tasks.base.kind import Gone, Kind, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Copy, Item, Known, OpenFile, Place, Unnamed
@@ -58,15 +59,16 @@ class FinishFile(OfFile, code=16, doing="finishing", is_note=True):
     def attempt(self) -> int:
         return self.file.item.attempt
 
-    def run(self, rank: Rank, result: Result) -> None:
-        """In one slice; the source must still be of the version that its chunks were copied from."""
+    def run(self, rank: Rank, result: Result) -> Steps:
+        """In one slice once its contents are stored; the source must still be of the version that its chunks were
+        copied from."""
         file, item = self.file, self.file.item
         known = Known(FILE, file.version.size, self.digest, file.version)
         copy = Copy(file.made, known, self.chunk, self.writers)
         now = time.monotonic_ns()
         took = now - rank.own(Opened).pop(file.temporary, now)
         try:
-            unnamed, shortcoming, action = _finish(self, rank, result)
+            unnamed, shortcoming, action = yield from _finish(self, rank, result)
         except MetadataProblem as problem:  # it is whole and in its place
             after_representative(rank, result, item, copy, shortcoming=problem)
         except Problem as problem:
@@ -156,7 +158,9 @@ def _gives_way(present: Existing, name: bytes, source: os.stat_result) -> bool:
     return not is_dressed(present.rank, present.place, name, source, present)
 
 
-def _finish(task: FinishFile, rank: Rank, result: Result) -> tuple[Unnamed | None, MetadataProblem | None, Action]:
+def _finish(
+    task: FinishFile, rank: Rank, result: Result
+) -> Generator[None, None, tuple[Unnamed | None, MetadataProblem | None, Action]]:
     """What is to be named yet, if that is left for later, and what is wrong with its metadata then; and whether it has
     replaced something."""
     file = task.file
@@ -168,19 +172,23 @@ def _finish(task: FinishFile, rank: Rank, result: Result) -> tuple[Unnamed | Non
     if not named_later and _dressed_in_place(rank, result, file, target, new_name):
         return None, None, Action.COPY
     with NewFile.again(target, rank.written_as(file), file.made, file.over) as new:
+        new.reopen(file.version.size, extended=not file.cloned)
+        sync = rank.syncs_items(place)
+        if not (file.over or named_later or sync):
+            from pcopy.tasks.base.storing import stored  # most files are not split
+
+            yield from stored(rank, new, file.version.size)
         source = _read_source(rank, file)
         present = None if file.over else existing(rank, place, name)
         there = None if present is None else present.status
         if present is not None and not named_later and not _gives_way(present, name, source.status):
             raise Problem("create", errno.EEXIST)  # it was not there when the file was split, nor compared with it
-        new.reopen(file.version.size, extended=not file.cloned)
         layout = ""
         if not file.over:
             around = Target(target, place.target_id.inode)
             layout = layout_at(rank, place).text_of_file(new.descriptor, source.recipe, around)
         inherits = not file.over and inherits_acl(rank, place, target)
         applied = new.dress(source.attributes, options.preserve, options.umask, kept=there, inherits=inherits)
-        sync = rank.syncs_items(place)
         if file.over or named_later:
             new.keep(sync=sync)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from array import array
+from collections.abc import Generator
 
 from pcopy.fsio.attributes import read_attributes
 from pcopy.fsio.data import set_size
@@ -16,9 +17,10 @@ from pcopy.fsio.temporary import made_by
 from pcopy.signature.items import FILE
 from pcopy.tasks.base.actions import How
 from pcopy.tasks.base.attempts import failed_or_retried
-from pcopy.tasks.base.kind import Kind
+from pcopy.tasks.base.kind import Kind, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.storing import stored
 from pcopy.tasks.base.values import Known, OpenFile, Place
 from pcopy.tasks.files.finish_file import Opened
 from pcopy.tasks.files.layouts import layout_at, tell_layout
@@ -50,13 +52,14 @@ class FinishRecoded(OfRecoded, code=176, doing="finishing", is_note=True):
     frames: bytes
     digest: bytes
 
-    def run(self, rank: Rank, result: Result) -> None:
-        """In one slice; the source must still be of the version that its parts were read from."""
+    def run(self, rank: Rank, result: Result) -> Steps:
+        """In one slice but for the wait for storage; the source must still be of the version that its parts were read
+        from."""
         file, (place, name) = self.file, self.file.item.names[0]
         now = time.monotonic_ns()
         took = now - rank.own(Opened).pop(file.temporary, now)
         try:
-            there = _finish(self, rank, result)
+            there = yield from _finish(self, rank, result)
         except Problem as problem:
             recoding_failed(rank, result, file, problem)
             return
@@ -71,7 +74,7 @@ def recoding_failed(rank: Rank, result: Result, file: OpenFile, problem: Problem
     failed_or_retried(result, item.place, item.name, problem, attempt, item.size)
 
 
-def _finish(task: FinishRecoded, rank: Rank, result: Result) -> object:
+def _finish(task: FinishRecoded, rank: Rank, result: Result) -> Generator[None, None, object]:
     """Returns what has been replaced, or None; raises ``Problem``."""
     file, item = task.file, task.file.item
     with (
@@ -91,6 +94,8 @@ def _finish(task: FinishRecoded, rank: Rank, result: Result) -> object:
         recipe = goal.recipe(reading, status)
         layout = layout_at(rank, item.place).text_of_file(new.descriptor, recipe, goal.target)
         attributes = read_attributes(reading, status, rank.options.preserve)
+        if not rank.syncs_items(item.place):
+            yield from stored(rank, new, task.room)
         commit(result, goal, item, new, status, attributes)
     if layout:
         tell_layout(rank, result, layout)
