@@ -14,7 +14,7 @@ from typing import Protocol
 from pcopy.fsio.close import abandon, close_read
 from pcopy.fsio.contents import PIECE, lent_buffer
 from pcopy.fsio.patience import patiently
-from pcopy.fsio.problem import Problem, changed, failing
+from pcopy.fsio.problem import Problem, TargetChanged, changed, failing
 from pcopy.fsio.source import Version, check_unchanged, open_to_read, status_of
 
 FAR = 2**63 - 1
@@ -154,7 +154,7 @@ def open_existing(directory: int, name: bytes, present: os.stat_result) -> int:
     try:
         status = status_of(descriptor)
         if (status.st_dev, status.st_ino) != (present.st_dev, present.st_ino) or not stat.S_ISREG(status.st_mode):
-            raise Problem("open", errno.ESTALE, text="something else was put in its place meanwhile", again=True)
+            raise TargetChanged
     except Problem:
         abandon(descriptor)
         raise

@@ -15,9 +15,8 @@ from pcopy.fsio.attributes import Attributes, read_attributes
 from pcopy.fsio.close import held_open, let_go
 from pcopy.fsio.patience import patiently
 from pcopy.fsio.preserve import Preserve
-from pcopy.fsio.problem import Problem, changed, failing
+from pcopy.fsio.problem import REPLACED, Problem, changed, failing
 from pcopy.fsio.source import status_of
-from pcopy.fsio.temporary import REPLACED
 from pcopy.named import NamedTuple
 
 

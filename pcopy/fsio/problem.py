@@ -12,6 +12,9 @@ Plain = tuple[str, int, str, bool, bool, bool]
 whether it may be tried again."""
 
 
+REPLACED = "something else was put in its place meanwhile"
+
+
 class Problem(OSError):
     """An ``OSError`` that knows its operation and the side (source or target) that it concerns.
 
@@ -83,6 +86,16 @@ class MetadataProblem(Problem):
 
     made: Identity | None = None
     """The item, where further names may be wanted of it."""
+
+
+class TargetChanged(Problem):
+    """An item in the target is no longer what it was when it was examined, and nothing has been done to it.
+
+    Another rank causes this, too, when it replaces another name of the same inode.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("open", errno.ESTALE, text=REPLACED, again=True)
 
 
 def changed(operation: str, text: str) -> Problem:

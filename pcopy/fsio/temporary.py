@@ -23,11 +23,10 @@ from itertools import count
 
 from pcopy.fsio.close import abandon
 from pcopy.fsio.identity import Identity, Likeness, identity_of
-from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.problem import REPLACED, Problem, failing
 from pcopy.fsio.source import status_of
 
 PREFIX = b".pcopy-"
-REPLACED = "something else was put in its place meanwhile"
 _EXCHANGED = rb"exchanged-(\d+)-[0-9a-f]{8}"
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 

@@ -58,7 +58,7 @@ from pcopy.fsio.kernel.item_rows import Comparing, Reading, Removing, Stating
 from pcopy.fsio.kernel.python import Work
 from pcopy.fsio.layout import PLAIN
 from pcopy.fsio.preserve import CAP_CHOWN, capable
-from pcopy.fsio.temporary import REPLACED
+from pcopy.fsio.problem import REPLACED
 
 _ffi, _lib = _native.ffi, _native.lib
 

@@ -11,7 +11,7 @@ from pcopy.fsio.identity import Identity, mark_of
 from pcopy.fsio.kernel.columns import unpack_names
 from pcopy.fsio.new_file import NewNode
 from pcopy.fsio.nodes import read_node
-from pcopy.fsio.problem import Problem, changed
+from pcopy.fsio.problem import Problem, TargetChanged, changed
 from pcopy.fsio.source import Version, source_status
 from pcopy.tasks.base.actions import Action, How
 from pcopy.tasks.base.attempts import failed_or_retried
@@ -20,7 +20,7 @@ from pcopy.tasks.base.kind import Divisible, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Item, Known, Unnamed, unpack_numbers
-from pcopy.tasks.files.existing import Existing, existing, inherits_acl, may_be_marked, mends
+from pcopy.tasks.files.existing import EXAMINATIONS, Existing, existing, inherits_acl, may_be_marked, mends
 from pcopy.tasks.files.name_items import Waiting
 from pcopy.tasks.files.whole_file import Settled, would_be
 from pcopy.tasks.verify.read_items import skipped
@@ -63,11 +63,10 @@ def copy_one_node(rank: Rank, result: Result, item: Item, *, linked: bool) -> Se
     if status.st_ino != item.inode or stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
         raise changed("stat", "another item has taken its name")
     present = existing(rank, place, name)
+    present, stays = _settled_already(result, item, present, source, status, linked=linked)
+    if stays is not None:
+        return stays
     there = None if present is None else present.status
-    if present is not None:
-        stays = _stays(rank, result, item, present, source, status, linked=linked)
-        if stays is not None:
-            return stays
     if options.dry_run:
         known = Known(kind_of(status), 0, b"", Version.of(status))
         result.copied(place, name, known, how=How.over(present))
@@ -106,18 +105,27 @@ def _commit(new: NewNode, name: bytes, present: Existing, source: os.stat_result
     new.commit(name, present.status, marked=may_be_marked(present.rank, present))
 
 
+def _settled_already(
+    result: Result, item: Item, present: Existing | None, source: int, status: os.stat_result, *, linked: bool
+) -> tuple[Existing | None, Settled | None]:
+    """As ``whole_file.settled_already``, of the first name of ``item`` in the open directory ``source``."""
+    for examination in range(1, EXAMINATIONS + 1):
+        if present is None:
+            break
+        try:
+            return present, _stays(result, item, present, source, status, linked=linked)
+        except TargetChanged:
+            if examination == EXAMINATIONS:
+                raise
+        present = present.examined_again()
+    return None, None
+
+
 def _stays(
-    rank: Rank,
-    result: Result,
-    item: Item,
-    present: Existing,
-    source: int,
-    status: os.stat_result,
-    *,
-    linked: bool,
+    result: Result, item: Item, present: Existing, source: int, status: os.stat_result, *, linked: bool
 ) -> Settled | None:
     """What is ``present`` stays, and counts as skipped; None if it gives way. Raises ``Problem``."""
-    (place, name), options = item.names[0], rank.options
+    (place, name), rank, options = item.names[0], present.rank, present.rank.options
     if _gives_way(present, source, name, status):
         return None
     is_link = stat.S_ISLNK(status.st_mode)  # then both texts have been compared, and are the same
@@ -135,9 +143,10 @@ def _stays(
             if left is None:
                 return None
             present, action = left
+    made = present.identity() if may_link else None
     known = Known(kind_of(status), 0, b"", Version.of(status))
     skipped(rank, result, place, name, known, action)
-    return Settled(known, present.identity() if may_link else None)
+    return Settled(known, made)
 
 
 def _gives_way(present: Existing, source: int, name: bytes, status: os.stat_result) -> bool:

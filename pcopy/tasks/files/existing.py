@@ -35,15 +35,22 @@ from pcopy.fsio.in_place import Over, open_over
 from pcopy.fsio.kernel.columns import GROUP, OWNER
 from pcopy.fsio.layout import PLAIN, Recipe, Target
 from pcopy.fsio.nodes import open_node
-from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.problem import REPLACED, Problem, TargetChanged, failing
 from pcopy.fsio.source import status_of
-from pcopy.fsio.temporary import REPLACED, is_undressed
+from pcopy.fsio.temporary import is_undressed
 from pcopy.named import NamedTuple
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank, is_since
 from pcopy.tasks.base.values import UNMADE, Place
 from pcopy.tasks.files.layouts import layout_at
+
+EXAMINATIONS = 3
+"""How often one attempt examines an item of the target that has changed since it was examined (``TargetChanged``).
+
+Each of its other names that a rank replaces changes the ctime of an inode. Those that are still replaced after that
+many examinations fail the attempt; the next one is made when the others have been copied.
+"""
 
 _OTHERS_POWER = stat.S_ISUID | stat.S_ISGID | stat.S_IWGRP | stat.S_IWOTH
 
@@ -258,14 +265,17 @@ class Existing(NamedTuple):
 
     @contextmanager
     def held(self) -> Iterator[int]:
-        """A descriptor (O_PATH) of this very item, as it was when it was looked at; raises ``Problem``.
-
-        If it has changed, the item is examined once more: another rank may have changed it under another of its names.
-        """
+        """A descriptor (O_PATH) of this very item, as it was when it was looked at; raises ``Problem``, which is
+        ``TargetChanged`` if its status is another one."""
         with held_open(open_node(self.directory, self.name, on_source=False)) as held:
             if _version(status_of(held)) != _version(self.status):
-                raise Problem("open", errno.ESTALE, text=REPLACED, again=True)
+                raise TargetChanged
             yield held
+
+    def examined_again(self) -> Existing | None:
+        """Return what has the name now; None if it is free. Raises ``Problem``."""
+        status = look(self.directory, self.name)
+        return None if status is None else self._replace(status=status)
 
     def back_up(self, source: Status | None = None) -> None:
         """It is going to be replaced: where the user wants that, it is kept elsewhere. Raises ``Problem``.

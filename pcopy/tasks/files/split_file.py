@@ -103,7 +103,7 @@ def _split(item: Item, rank: Rank, result: Result, *, in_turn: bool) -> Generato
         check_found(status, rank.source_device(item.place, item.mount), item.inode)
         present = existing(rank, item.place, item.name)
         temporary = rank.temporary_names.next()
-        skipped = yield from settled_already(result, item.name, present, reading, status, linked=True)
+        present, skipped = yield from settled_already(result, item.name, present, reading, status, linked=True)
         if skipped is not None:
             after_settled(rank, result, item, skipped)
             return

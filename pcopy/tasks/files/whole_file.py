@@ -13,7 +13,7 @@ from pcopy.fsio.existing import alike, same_contents
 from pcopy.fsio.identity import Identity, mark_of
 from pcopy.fsio.layout import PLAIN
 from pcopy.fsio.new_file import NewFile
-from pcopy.fsio.problem import MetadataProblem
+from pcopy.fsio.problem import MetadataProblem, TargetChanged
 from pcopy.fsio.source import Version, check_found, check_unchanged, status_of
 from pcopy.named import NamedTuple
 from pcopy.signature.items import FILE
@@ -23,7 +23,7 @@ from pcopy.tasks.base.actions import AFRESH, Action, How
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import UNMADE, Item, Known, Unnamed
-from pcopy.tasks.files.existing import Existing, existing, inherits_acl, may_be_marked, mends, over_or_new
+from pcopy.tasks.files.existing import EXAMINATIONS, Existing, existing, inherits_acl, may_be_marked, mends, over_or_new
 from pcopy.tasks.files.layouts import laid_out
 from pcopy.tasks.verify.read_items import skipped
 
@@ -67,7 +67,7 @@ def copy_whole(
     began = time.monotonic_ns()
     with _checked(rank, item) as (reading, status):
         present = existing(rank, item.place, item.name)
-        stays = yield from settled_already(result, item.name, present, reading, status, linked=linked)
+        present, stays = yield from settled_already(result, item.name, present, reading, status, linked=linked)
         if stays is not None:
             return stays
         if rank.options.dry_run:
@@ -95,18 +95,34 @@ def what_stays(rank: Rank, result: Result, item: Item) -> Generator[None, None, 
     """As ``copy_whole``, where what is there stays; None if the file has to be copied. Raises ``Problem``."""
     with _checked(rank, item) as (reading, status):
         present = existing(rank, item.place, item.name)
-        return (yield from settled_already(result, item.name, present, reading, status, linked=True))
+        return (yield from settled_already(result, item.name, present, reading, status, linked=True))[1]
 
 
 def settled_already(
     result: Result, name: bytes, present: Existing | None, reading: int, status: os.stat_result, *, linked: bool
-) -> Generator[None, None, Settled | None]:
-    """What is ``present`` stays, and counts as skipped; None if it gives way to the file ``name``, or nothing is.
+) -> Generator[None, None, tuple[Existing | None, Settled | None]]:
+    """Return what is present in the target, and what has become of the file ``name`` if that stays: it counts as
+    skipped. The second is None if nothing is present, or if it gives way.
 
-    Raises ``Problem``.
+    An item that has changed since it was examined is examined again. Raises ``Problem``.
     """
-    if present is None or present.may_replace(status):
-        return None
+    for examination in range(1, EXAMINATIONS + 1):
+        if present is None or present.may_replace(status):
+            break
+        try:
+            return present, (yield from _settled(result, name, present, reading, status, linked=linked))
+        except TargetChanged:
+            if examination == EXAMINATIONS:
+                raise
+        present = present.examined_again()
+    return present, None
+
+
+def _settled(
+    result: Result, name: bytes, present: Existing, reading: int, status: os.stat_result, *, linked: bool
+) -> Generator[None, None, Settled | None]:
+    """As ``settled_already``, of an item that the policy lets stay if its contents are right. Raises ``TargetChanged``
+    if it is to be examined again."""
     rank, options = present.rank, present.rank.options
     known = Known(FILE, status.st_size, b"", Version.of(status))
     if present.is_compared(status):

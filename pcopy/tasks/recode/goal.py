@@ -15,7 +15,7 @@ from pcopy.fsio.existing import are_times_equal, open_existing
 from pcopy.fsio.layout import Recipe, Target
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.patience import patiently
-from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.problem import Problem, TargetChanged, failing
 from pcopy.fsio.recode import SPAN, span_of
 from pcopy.fsio.seekable_zstd import SeekTable, read_frames
 from pcopy.fsio.source import Version, check_found, source_status, status_of
@@ -27,7 +27,7 @@ from pcopy.tasks.base.recoded import recoded_in, recoded_name
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.selected import Selected
 from pcopy.tasks.base.values import UNMADE, Item, Known, Place
-from pcopy.tasks.files.existing import Existing, inherits_acl, look, mends
+from pcopy.tasks.files.existing import EXAMINATIONS, Existing, inherits_acl, look, mends
 from pcopy.tasks.files.layouts import Layouts, layout_at
 from pcopy.tasks.verify.read_items import skipped
 from pcopy.text import shown
@@ -152,9 +152,24 @@ def stays(result: Result, goal: Goal, item: Item, reading: int, status: os.stat_
 
     What an earlier run of this job has made gives way, since only what is on record is known to be whole.
     """
-    rank, present = goal.rank, goal.present
-    if present is None:
-        return False
+    present = goal.present
+    for examination in range(1, EXAMINATIONS + 1):
+        if present is None:
+            break
+        try:
+            return (yield from _stays(result, present, item, reading, status))
+        except TargetChanged:
+            if examination == EXAMINATIONS:
+                raise
+        present = present.examined_again()
+    return False
+
+
+def _stays(
+    result: Result, present: Existing, item: Item, reading: int, status: os.stat_result
+) -> Generator[None, None, bool]:
+    """As ``stays``; raises ``TargetChanged`` if what is ``present`` is to be examined again."""
+    rank = present.rank
     if present.is_own() and not stat.S_ISDIR(present.status.st_mode):
         return False
     options = rank.options
