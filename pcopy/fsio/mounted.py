@@ -22,7 +22,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from pcopy import libc
@@ -141,6 +141,8 @@ class Mounted:
         self._one_host = one_host
         self._on_source = on_source
         self._found: dict[bytes, tuple[int, int]] = {}
+        self._accepted: set[int] = set()
+        """Mounts (mnt_id) that ``check_mount`` has found to be part of the job."""
         self._names: dict[bytes, set[bytes]] = {}
         for path in roots:
             directory, _, name = path.rpartition(b"/")
@@ -153,6 +155,29 @@ class Mounted:
     def any(self) -> bool:
         """Is anything mounted below the root?"""
         return bool(self._roots)
+
+    @property
+    def paths(self) -> Iterable[bytes]:
+        """Return the paths below the root at which something has to be mounted."""
+        return self._roots.keys()
+
+    def points(self) -> list[bytes]:
+        """Return the paths below the root at which something is mounted now, perhaps hidden; raises ``Problem``."""
+        with failing("open /proc/self/mountinfo", on_source=self._on_source):
+            base = self._base_path()
+            return [point.path[len(base) :] for point in mount_points() if point.path.startswith(base)]
+
+    def check_mount(self, descriptor: int) -> None:
+        """Raise ``Problem`` if the open directory lies on a mount that was added since the job began.
+
+        The file system may be that of the root, so that ``check`` sees no other device.
+        """
+        with failing("statx", on_source=self._on_source):
+            number = mount_number(descriptor)
+            text = "" if number in self._accepted else self._refuse_new(descriptor, os.fstat(descriptor))
+        if text:
+            raise Problem("open", errno.ESTALE, on_source=self._on_source, text=text)
+        self._accepted.add(number)
 
     def concerns(self, directory: bytes) -> bool:
         """Is something mounted at a directory, or in it?"""
@@ -182,7 +207,7 @@ class Mounted:
     def _refuse_new(self, descriptor: int, status: os.stat_result) -> str:
         """Why what begins here, which is not known of, is not taken. It may be no mount, or lie elsewhere (``-L``)."""
         point = mount_point_of(descriptor)
-        base = os.readlink(b"/proc/self/fd/%d" % self._base).rstrip(b"/") + b"/"
+        base = self._base_path()
         if point is None or not point.path.startswith(base) or point.path[len(base) :] in self._roots:
             return ""
         if not point.automatic:
@@ -190,6 +215,10 @@ class Mounted:
         if not self._one_host and is_of_one_machine(root_of(descriptor).kind, status.st_dev):
             return "what was mounted here after the job began is each host's own: it cannot be the same on all hosts"
         return ""
+
+    def _base_path(self) -> bytes:
+        """Return the real path of the root, with a slash at its end; raises ``OSError``."""
+        return os.readlink(b"/proc/self/fd/%d" % self._base).rstrip(b"/") + b"/"
 
     def label(self, path: bytes, descriptor: int, device: int) -> bytes:
         """What sets apart the file system that begins at ``path``, which is open on st_dev ``device``."""

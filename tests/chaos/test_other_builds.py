@@ -151,6 +151,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     163: ("Piece", "parts"),
     164: ("Passed", "child number"),
     165: ("CheckDirectory", "directory names needed"),
+    166: ("StopDeletion", "of_run"),
     167: ("SyncTarget", ""),
     168: ("SeesSame", "first other"),
     110: ("HandOut", "told start"),

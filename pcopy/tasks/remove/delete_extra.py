@@ -5,7 +5,9 @@ Both sides are listed anew, when all that is to be copied is there. What is dele
 Rules:
 - A name is deleted only if the source directory, which is open and is the one that was found, was asked for it and has
   none. What can't be read on either side has failed, and of that directory nothing is deleted.
-- Nothing is deleted in a job of which anything has failed when the phase begins (``CopyDirector``).
+- Nothing is deleted in a job of which anything has failed when the phase begins (``CopyDirector``), or in whose source
+  mounts have been removed or added by then. If a directory cannot be compared later, its rank deletes nothing more, nor
+  do the others as soon as they are notified (``pcopy.tasks.remove.stopping``).
 - A directory of the target is entered only if it is the one that was listed, and never what is mounted there.
 - A name that the target takes for another one of the source (it folds case) stays.
 - What the job itself has made since it began holds nothing that the source lacks: nobody looks into it.
@@ -19,7 +21,7 @@ import stat
 from collections.abc import Callable, Container, Mapping
 from functools import cache
 
-from pcopy.fsio.directories import is_empty, list_names
+from pcopy.fsio.directories import Directories, is_empty, list_names
 from pcopy.fsio.identity import Identity, birth_of
 from pcopy.fsio.kernel.batches import Listed, Stat
 from pcopy.fsio.kernel.columns import MODE, Code, pack_names, unpack_names
@@ -36,6 +38,7 @@ from pcopy.tasks.directories.finish_dir import finish_again, finish_once_more
 from pcopy.tasks.files.existing import look
 from pcopy.tasks.remove.removal_counts import RemovalCounts, only_looks
 from pcopy.tasks.remove.remove_tree import ELSEWHERE, NOBODY, RemoveNames, forget, is_within
+from pcopy.tasks.remove.stopping import Deletion
 from pcopy.walk.listing import NAMES_AT_ONCE, Listing, NamesSpool, begin_list, spread, unpack_listed
 
 EMPTY = "nothing was deleted: the source is empty (--delete-all deletes all the same)"
@@ -56,6 +59,8 @@ class DeleteExtra(OfPlace, code=84, doing="deleting from", is_note=False):
 
     def run(self, rank: Rank, result: Result) -> Steps:
         result.count(counts.TO_DELETE, -self.counted)
+        if rank.own(Deletion).is_stopped or (not self.place.path and _has_other_mounts(rank, result, self.place)):
+            return
         try:
             sides = _enter(rank, result, self.place)
             if sides is None:
@@ -71,7 +76,7 @@ class DeleteExtra(OfPlace, code=84, doing="deleting from", is_note=False):
                 kinds = dict(zip(unpack_names(ours.names, ours.number), ours.listed.kinds, strict=True))
                 has_extra = _sort(rank, result, sides, there.listed, kinds)
         except Problem as problem:
-            RemovalCounts(rank, result).failed(self.place, b"", problem)
+            _not_compared(rank, result, self.place, problem)
             return
         if has_extra and not only_looks(rank):
             finish_once_more(rank, result, sides.place, result.phase)
@@ -92,6 +97,8 @@ class DeleteAmong(OfPlace, code=85, doing="deleting from", is_note=False):
     is_found_anew = True
 
     def run(self, rank: Rank, result: Result) -> Steps:
+        if rank.own(Deletion).is_stopped:
+            return
         try:
             source, target = rank.open_source(self.place), rank.open_target(self.place)
             batch = Stat(source, self.names, MODE, on_source=True)
@@ -101,7 +108,7 @@ class DeleteAmong(OfPlace, code=85, doing="deleting from", is_note=False):
                 if code != Code.DONE and verdicts.errnos[row] != errno.ENOENT:
                     raise verdicts.problem(row)
         except Problem as problem:
-            RemovalCounts(rank, result).failed(self.place, b"", problem)
+            _not_compared(rank, result, self.place, problem)
             return
         modes = stated.rows.mode
         ours = {names[row]: _kind_of(modes[row]) for row in verdicts.rows(Code.DONE)}
@@ -118,6 +125,49 @@ class _Sides(NamedTuple):
     target: int
 
 
+def _not_compared(rank: Rank, result: Result, place: Place, problem: Problem) -> None:
+    """Count the directory ``place`` as failed; if the source is the reason, nothing more is deleted."""
+    RemovalCounts(rank, result).failed(place, b"", problem)
+    if problem.on_source:
+        rank.own(Deletion).stop(result)
+
+
+def _has_other_mounts(rank: Rank, result: Result, top: Place) -> bool:
+    """Return True if the source ``top`` does not have the mounts that it had when the job began; each that differs
+    counts as failed.
+
+    Directories that are open already do not show that. Mounts that filters exclude are not examined; nor, with
+    ``--one-file-system``, those that were added.
+    """
+    source, selected = rank.sources[top.root], rank.own(Selected)
+    paths, has_others = {*source.mounted.paths}, False
+    try:
+        paths.update(() if rank.options.one_file_system else source.mounted.points())
+    except Problem as problem:
+        _not_compared(rank, result, top, problem)
+        return True
+    for path in sorted(paths):
+        if not (selected.anything and selected.excludes_below(path + b"/")):
+            differs = _mount_problem(source, path)
+            if differs is not None:
+                has_others = True
+                _not_compared(rank, result, top._replace(path=path), differs)
+    return has_others
+
+
+def _mount_problem(source: Directories, path: bytes) -> Problem | None:
+    """Return why the directory ``path`` of the source is not what was there when the job began; None if it is, or if
+    nothing had to be mounted there and it cannot be opened."""
+    source.forget(path)
+    try:
+        source.mounted.check_mount(source.open(path))
+    except Problem as problem:
+        is_file = problem.errno == errno.ENOTDIR
+        if problem.errno == errno.ESTALE or (path in source.mounted and not is_file):
+            return problem
+    return None
+
+
 def _enter(rank: Rank, result: Result, place: Place) -> _Sides | None:
     """Return None if nothing in it is to be deleted; raise ``Problem`` if the two sides cannot be compared.
 
@@ -126,6 +176,7 @@ def _enter(rank: Rank, result: Result, place: Place) -> _Sides | None:
     """
     try:
         here = _identified(rank, place)
+        rank.sources[place.root].mounted.check_mount(rank.open_source(here))
         target = rank.open_target(here)
     except Problem as problem:
         is_missing = rank.options.dry_run and problem.errno == errno.ENOENT  # then nothing has made it
@@ -214,7 +265,7 @@ def _sort(rank: Rank, result: Result, sides: _Sides, there: Listed, ours: Mappin
     try:
         extra, below = _sorted(rank, sides, names, there.kinds, ours)
     except Problem as problem:
-        RemovalCounts(rank, result).failed(place, b"", problem)
+        _not_compared(rank, result, place, problem)
         return False
     for row in below:
         target_id = Identity(place.target_id.mount, there.inodes[row])

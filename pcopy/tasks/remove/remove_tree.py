@@ -42,6 +42,7 @@ from pcopy.tasks.base.values import NOWHERE, Place, pack_numbers, unpack_numbers
 from pcopy.tasks.directories.access import let_us_into
 from pcopy.tasks.remove.protected import without_protected
 from pcopy.tasks.remove.removal_counts import RemovalCounts, only_looks
+from pcopy.tasks.remove.stopping import Deletion
 from pcopy.tasks.remove.visitor import RemoveVisitor, problem_of, remove_batch
 from pcopy.walk.listing import NAMES_AT_ONCE, Listing, NamesSpool, begin_list, spread, unpack_listed
 from pcopy.walk.visitor import visit
@@ -83,6 +84,9 @@ class RemoveNames(_Part, code=80, doing="removing files of", is_note=False):
         return self.operation_count * (self.names.count(b"/") + 1)
 
     def run(self, rank: Rank, result: Result) -> Steps:
+        if rank.options.delete and rank.own(Deletion).is_stopped:
+            self.end(rank, result, left=True)
+            return
         try:
             directory, device = _enter(rank, self.place)
         except Problem as problem:
@@ -108,6 +112,9 @@ class RemoveDir(_Part, code=81, doing="removing", is_note=False):
 
     def run(self, rank: Rank, result: Result) -> Steps:
         unread = None
+        if rank.options.delete and not self.is_empty and rank.own(Deletion).is_stopped:
+            self.end(rank, result, left=True)
+            return
         if not self.is_empty:
             RemovalCounts(rank, result).unread(-1)
             try:
