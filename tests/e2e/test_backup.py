@@ -246,7 +246,7 @@ def test_a_name_that_a_number_would_make_too_long_is_cut(area: Path) -> None:
     ]
     for night in range(4):
         for number, name in enumerate(names):
-            write(area / "source" / name, b"%d %d" % (number, night), NOW + night * 10**9)
+            write(area / "source" / name, b"%d %d" % (number, night), NOW + night * 10**10)
         succeed("--existing", "changed", "--backup", area / "kept", f"{area}/source/", area / "copy")
     found = {path.name: path.read_bytes() for path in (area / "kept").iterdir()}
     assert sorted(found.values()) == [b"%d %d" % (number, night) for number in range(len(names)) for night in range(3)]
