@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 
+from pcopy.fsio.kernel.columns import FIRST, LAST
 from pcopy.walk.forms import TYPES, told_path, values_of
 from pcopy.walk.matching import Items
 
@@ -15,6 +16,11 @@ GROUP = 1 << 16
 """Rows that are written together."""
 
 _SIGNED = ("atime_ns", "mtime_ns", "ctime_ns")
+
+
+def _within(time: int) -> int | None:
+    """Return the time, or None if 64 bits do not hold it."""
+    return time if FIRST <= time <= LAST else None
 
 
 class Parquet:
@@ -41,7 +47,8 @@ class Parquet:
         paths = [told_path(items.above + name) for name in items.names]
         kinds = [TYPES[kind] for kind in items.kinds]
         columns: list[list[Any]] = [[text for text, _ in paths], [exact or None for _, exact in paths], kinds]
-        columns += [list(column) for column in values_of(items, self._fields)]
+        for name, column in zip(self._fields, values_of(items, self._fields), strict=True):
+            columns.append([_within(time) for time in column] if name in _SIGNED else list(column))
         for held, column in zip(self._held, columns, strict=True):
             held.extend(column)
         if len(self._held[0]) >= GROUP:

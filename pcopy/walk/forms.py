@@ -10,22 +10,20 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
 
 from pcopy.fsio.kernel.columns import (
     ATIME,
     BLOCKS,
     CTIME,
     DEVICE,
-    FIRST,
     GROUP,
     INODE,
-    LAST,
     LINKS,
     MODE,
     MTIME,
     OWNER,
     SIZE,
+    TIMES,
 )
 from pcopy.text import shown
 from pcopy.walk.matching import Items
@@ -61,8 +59,6 @@ TYPES = {
 
 _UNQUOTED = re.compile(rb"[ !#-\[\]-~]*")
 """What stands in JSON as it is."""
-_FAR = re.compile(rb', "[acm]time_ns": (?:%d|%d)\b' % (FIRST, LAST))
-"""Of JSON lines: a time that 64 bits do not hold. In a string there is a backslash before each quote."""
 _CSV_PLAIN = re.compile(r'[^",\r\n]*')
 
 Form = Callable[[Items], bytes]
@@ -76,24 +72,18 @@ def mask_of(fields: Sequence[str]) -> int:
     return mask
 
 
-def values_of(items: Items, fields: Sequence[str], far: Any = None) -> list[Sequence[Any]]:
-    """A column for each field, as they are told: modes without the type, allocated bytes, and ``far`` instead of times
-    that 64 bits do not hold."""
-    columns: list[Sequence[Any]] = []
+def values_of(items: Items, fields: Sequence[str]) -> list[Sequence[int]]:
+    """Return a column for each field: modes without the type, allocated space in bytes, and exact times."""
+    columns: list[Sequence[int]] = []
     for field in fields:
-        column: Sequence[Any] = getattr(items.seen, FIELDS[field][1])
+        name = FIELDS[field][1]
+        column: Sequence[int] = items.seen.times(name) if name in TIMES else getattr(items.seen, name)
         if field == "mode":
             column = [mode & 0o7777 for mode in column]
         elif field == "allocated":
             column = [blocks * BLOCK for blocks in column]
-        elif _is_far(field, column):
-            column = [far if time in (FIRST, LAST) else time for time in column]
         columns.append(column)
     return columns
-
-
-def _is_far(field: str, column: Sequence[int]) -> bool:
-    return field.endswith("_ns") and (LAST in column or FIRST in column)
 
 
 ENDS = {"lines": b"\n", "nul": b"\0", "list": b"\0"}
@@ -136,7 +126,7 @@ def ls_lines(items: Items) -> bytes:
     """
     rows, above, now = items.seen, items.above, time.time()
     told = []
-    columns = rows.inode, rows.blocks, rows.mode, rows.links, rows.uid, rows.gid, rows.size, rows.mtime
+    columns = rows.inode, rows.blocks, rows.mode, rows.links, rows.uid, rows.gid, rows.size, rows.times("mtime")
     for name, inode, blocks, mode, links, uid, gid, size, changed in zip(items.names, *columns, strict=True):
         who = f"{_user(uid):<8} {_group(gid):<8}"
         numbers = f"{inode:>9} {-(-blocks * BLOCK // 1024):>6} {stat.filemode(mode)} {links:>3} {who} {size:>8}"
@@ -180,10 +170,9 @@ def json_lines(fields: Sequence[str]) -> Form:
     words = {kind: word.encode() for kind, word in TYPES.items()}
 
     def form(items: Items) -> bytes:
-        columns = values_of(items, fields, LAST) if fields else []
+        columns = values_of(items, fields) if fields else []
         kinds = map(words.__getitem__, items.kinds)
-        told = b"".join(map(row.__mod__, zip(_json_paths(items), kinds, *columns, strict=True)))
-        return _FAR.sub(b"", told) if any(map(_is_far, fields, columns)) else told
+        return b"".join(map(row.__mod__, zip(_json_paths(items), kinds, *columns, strict=True)))
 
     return form
 
@@ -218,7 +207,7 @@ def csv_lines(fields: Sequence[str]) -> Form:
     row = "%s,%s" + "".join(",%04o" if name == "mode" else ",%s" for name in fields) + "\n"
 
     def form(items: Items) -> bytes:
-        columns = values_of(items, fields, "") if fields else []
+        columns = values_of(items, fields) if fields else []
         kinds = map(TYPES.__getitem__, items.kinds)
         return "".join(map(row.__mod__, zip(_csv_paths(items), kinds, *columns, strict=True))).encode()
 

@@ -46,6 +46,9 @@ _WANTS = {"perm": MODE, "empty": SIZE, "nouser": OWNER, "nogroup": GROUP, "xattr
 _CHEAP = {"name", "path", "type", "true", "false", "prune", "print"}
 _ACTS = {"prune", "print"}
 
+_UNBOUNDED = 1 << 96
+"""More than any value of a column: times are 64 bits of seconds, in nanoseconds."""
+
 _INTO = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -250,8 +253,8 @@ def _type(letters: bytes) -> Test:
 
 
 def _between(column: str, least: int | None, most: int | None) -> Test:
-    low = -(1 << 70) if least is None else least
-    high = 1 << 70 if most is None else most
+    low = -_UNBOUNDED if least is None else least
+    high = _UNBOUNDED if most is None else most
 
     def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
         values = items.seen.times(column) if column in TIMES else getattr(items.seen, column)

@@ -50,6 +50,8 @@ _LONGEST = 1 << 20
 _SIZES = {"uid": 32, "gid": 32, "size": 64, "allocated": 64, "links": 32, "inode": 64, "device": 64}
 """And the bits that hold them."""
 TIMES = ("atime_ns", "mtime_ns", "ctime_ns")
+_END_OF_TIME = 2**63 * 10**9
+"""The first time that 64 bits of seconds do not hold, in nanoseconds."""
 _NUMBERS = (*_SIZES, *TIMES)
 _ABSENT = type(None)
 _INTEGERS = {int, _ABSENT}
@@ -289,6 +291,9 @@ class SavedListing:
             raise self.refused(number, f"{self._wrong(item, _NUMBERS, 0)} is no integer")
         for value, (key, bits) in zip(numbers, _SIZES.items(), strict=False):
             if value is not None and (value < 0 or value >> bits):
+                raise self.refused(number, f"{key} is out of range")
+        for key, time in zip(TIMES, numbers[len(_SIZES) :], strict=True):
+            if time is not None and not -_END_OF_TIME <= time < _END_OF_TIME:
                 raise self.refused(number, f"{key} is out of range")
         return Line(number, path, Recorded(kind, self._mode(number, item), *numbers))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import os
 import subprocess
 from collections.abc import Callable
@@ -17,6 +19,7 @@ LAST, FIRST = 2**63 - 1, -(2**63)
 TIMES = {
     "after 2262": 11 * 10**18 + 5, "one above": LAST + 1, "last": LAST, "one below": LAST - 1, "minus": -1,
     "half": -1_500_000_000, "first": FIRST, "one before": FIRST - 1, "before 1677": -11 * 10**18 - 7,
+    "year 65347": 2 * 10**21, "last second": (2**63 - 1000) * 10**9,
 }  # fmt: skip
 """Nanoseconds since 1970."""
 
@@ -79,15 +82,29 @@ def test_copy_has_exact_times(program: str) -> None:
 
 def test_walk_compares_exact_times() -> None:
     with scratch() as place:
-        source = _made(place)
+        _made(place)
         for name in TIMES:
             words = ["source", "-newer", f"source/{name}/file"]
             wanted = subprocess.check_output(["find", *words], cwd=place).splitlines()
             assert sorted(_done("pwalk", *words, cwd=place).stdout.splitlines()) == sorted(wanted), name
         ordered = _done("pwalk", "--sort=mtime", "source", "-name", "file", cwd=place).stdout.decode().splitlines()
         assert ordered == [f"source/{name}/file" for name in sorted(TIMES, key=TIMES.__getitem__)]
-        _done("pwalk", "-o", place / "list.jsonl", "source", cwd=place)
-        os.utime(source, ns=(0, 0))
+
+
+def test_lists_hold_exact_times() -> None:
+    with scratch() as place:
+        _made(place)
+        wanted = {f"source/{name}/file": time for name, time in TIMES.items()}
+        for form in ("list.jsonl", "list.csv"):
+            _done("pwalk", "-o", place / form, "--fields", "mtime_ns", "source", "-name", "file", cwd=place)
+        lines = [json.loads(line) for line in (place / "list.jsonl").read_text().splitlines()[1:]]
+        assert {line["path"]: line["mtime_ns"] for line in lines} == wanted
+        with (place / "list.csv").open(newline="") as file:
+            assert {row["path"]: int(row["mtime_ns"]) for row in csv.DictReader(file)} == wanted
+        words = ["source", "-newer", "source/one above/file"]
+        later = subprocess.check_output(["find", *words, "-name", "file"], cwd=place).splitlines()
+        run = _done("pwalk", "--from", place / "list.jsonl", *words[1:], cwd=place)
+        assert sorted(run.stdout.splitlines()) == sorted(later)
 
 
 @pytest.mark.parametrize("program", ["prm", "pchmod", "pcopy"])

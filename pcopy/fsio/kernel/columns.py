@@ -278,12 +278,19 @@ class Rows:
         if start > len(packed) or (len(packed) - start) % _FAR.size:
             raise ValueError("the columns have another length")
         if start < len(packed):
-            rows.far = {
-                (COLUMNS[column][0], row): seconds * _SECOND + part
-                for column, row, seconds, part in _FAR.iter_unpack(packed[start:])
-                if column < len(COLUMNS)
-            }
+            rows.far = _unpacked_far(packed[start:], number, mask)
         return rows
+
+
+def _unpacked_far(packed: bytes, number: int, mask: int) -> dict[tuple[str, int], int]:
+    """Return what ``Rows.far`` was packed from; raise ``ValueError`` unless all are times of these columns and rows."""
+    far: dict[tuple[str, int], int] = {}
+    for column, row, seconds, part in _FAR.iter_unpack(packed):
+        name, typecode, bit, _ = COLUMNS[column] if column < len(COLUMNS) else ("", "", 0, "")
+        if typecode != "q" or not mask & bit or row >= number or part >= _SECOND:
+            raise ValueError("a time is of no such column or row")
+        far[name, row] = seconds * _SECOND + part
+    return far
 
 
 class Code(IntEnum):

@@ -6,7 +6,6 @@ copies back.
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Iterable, Sequence
 
@@ -15,76 +14,62 @@ from pcopy.fsio.source import Version
 from pcopy.signature.items import FILE
 from pcopy.tasks.base.values import Entries, Known
 
-_FAR = struct.Struct("=QqIqI")
-"""A row, and its mtime and ctime in seconds and nanoseconds."""
-_SECOND = 10**9
-"""In nanoseconds."""
-_WIDTH = 32
-"""Bytes of a version in columns."""
+_TIMES = ("mtime", "ctime")
+"""The columns of times that a version has."""
 
 
 class Versions:
-    """Versions as columns. Times that these cannot hold (``pcopy.fsio.kernel.columns``) stand beside them.
+    """Versions as columns, with the exact times of those that 64 bits cannot hold."""
 
-    Packed they are the columns of ``VERSION``, as in ``Rows.packed``, and after these the rows with such times.
-    """
-
-    __slots__ = ("_columns", "_far")
+    __slots__ = ("_far", "_rows")
 
     def __init__(self) -> None:
-        self._columns = array("q"), array("q"), array("Q"), array("Q")
-        self._far = b""
+        self._rows = Rows(0, VERSION)
+        self._far: dict[tuple[str, int], int] = {}
+        self._rows.far = self._far
 
     def add(self, version: Version) -> None:
         inode, size, *times = version
-        mtimes, ctimes, inodes, sizes = self._columns
-        row = len(inodes)
+        rows = self._rows
         within = [min(max(time, FIRST), LAST) for time in times]
         if within != times:
-            self._far += _FAR.pack(row, *(number for time in times for number in divmod(time, _SECOND)))
-        mtimes.append(within[0])
-        ctimes.append(within[1])
-        inodes.append(inode)
-        sizes.append(size)
+            row = len(rows.inode)
+            self._far |= {
+                (name, row): time for name, time in zip(_TIMES, times, strict=True) if not FIRST <= time <= LAST
+            }
+        rows.mtime.append(within[0])
+        rows.ctime.append(within[1])
+        rows.inode.append(inode)
+        rows.size.append(size)
 
     def extend(self, more: Rows) -> None:
-        """What a kernel has found."""
-        before = len(self._columns[0])
-        for row in sorted({row for _, row in more.far}):
-            times = more.version(row)[2:]
-            self._far += _FAR.pack(before + row, *(number for time in times for number in divmod(time, _SECOND)))
-        for column, found in zip(self._columns, (more.mtime, more.ctime, more.inode, more.size), strict=True):
-            column.extend(found)
+        """Append rows that have the columns of ``VERSION`` at least."""
+        rows = self._rows
+        before = len(rows.inode)
+        if more.far:
+            self._far |= {(name, before + row): time for (name, row), time in more.far.items() if name in _TIMES}
+        rows.mtime.extend(more.mtime)
+        rows.ctime.extend(more.ctime)
+        rows.inode.extend(more.inode)
+        rows.size.extend(more.size)
 
     def append(self, more: Versions) -> None:
-        before = len(self._columns[0])
-        for column, added in zip(self._columns, more._columns, strict=True):
-            column.extend(added)
-        if more._far:
-            self._far += b"".join(_FAR.pack(before + row, *times) for row, *times in _FAR.iter_unpack(more._far))
+        self.extend(more._rows)
 
     def packed(self) -> bytes:
-        return b"".join([*self._columns, self._far])
+        """Return them as ``Rows.packed`` does, with the columns of ``VERSION``."""
+        return self._rows.packed()
 
 
 def unpack_versions(packed: bytes, number: int) -> list[Version]:
     """The versions of so many rows."""
-    end = number * _WIDTH
-    versions = list(map(Version._make, Rows.unpacked(packed[:end], number, VERSION).versions()))
-    for row, mtime, part, ctime, rest in _FAR.iter_unpack(packed[end:]):
-        versions[row] = versions[row]._replace(mtime=mtime * _SECOND + part, ctime=ctime * _SECOND + rest)
-    return versions
+    return list(map(Version._make, Rows.unpacked(packed, number, VERSION).versions()))
 
 
 def cut_versions(packed: bytes, number: int, at: Sequence[slice]) -> list[bytes]:
     """Packed ``Versions`` of so many rows, in stretches."""
-    end = number * _WIDTH
-    rows, far = Rows.unpacked(packed[:end], number, VERSION), list(_FAR.iter_unpack(packed[end:]))
-    return [
-        rows.part(each.start, each.stop).packed()
-        + b"".join(_FAR.pack(row - each.start, *times) for row, *times in far if each.start <= row < each.stop)
-        for each in at
-    ]
+    rows = Rows.unpacked(packed, number, VERSION)
+    return [rows.part(each.start, each.stop).packed() for each in at]
 
 
 class Gathered:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import stat
-from array import array
 from collections.abc import Iterable, Sequence
 from itertools import compress, count
 from operator import ne
@@ -18,7 +17,7 @@ from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.attribute_names import SELINUX, Kind, kind_of
 from pcopy.fsio.attributes import NO_ATTRIBUTES, is_copied
 from pcopy.fsio.kernel.batches import Compare
-from pcopy.fsio.kernel.columns import FIRST, GROUP, LAST, OWNER, Code, Rows, pack_names
+from pcopy.fsio.kernel.columns import GROUP, OWNER, Code, Rows, pack_names
 from pcopy.fsio.patience import patiently
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.problem import Problem, failing
@@ -94,7 +93,7 @@ def differences(pairs: Pairs, wanted: int, window: int) -> tuple[bytearray, dict
             kind = stat.S_IFMT(ours.mode[row])
             bits[row] |= wanted & _OF_SIZE.get(kind, 0)
     if wanted & MTIME:
-        _compare_times(pairs, bits, window, problems)
+        _compare_times(pairs, bits, window)
     if wanted & OWNED:
         for row in {*_others(ours.uid, theirs.uid), *_others(ours.gid, theirs.gid)}:
             bits[row] |= OWNED
@@ -114,25 +113,16 @@ def _compare_modes(pairs: Pairs, bits: bytearray, wanted: int) -> None:
             bits[row] |= wanted & MODE
 
 
-def _others(one: array[int], other: array[int]) -> Iterable[int]:
+def _others(one: Sequence[int], other: Sequence[int]) -> Iterable[int]:
     """The rows in which two columns differ."""
     return () if one == other else compress(count(), map(ne, one, other))
 
 
-def _compare_times(pairs: Pairs, bits: bytearray, window: int, problems: dict[int, Problem]) -> None:
-    ours, theirs = (rows.mtime for rows in pairs.rows)
+def _compare_times(pairs: Pairs, bits: bytearray, window: int) -> None:
+    ours, theirs = (rows.times("mtime") for rows in pairs.rows)
     for row in _others(ours, theirs):
         if abs(ours[row] - theirs[row]) > window * 10**9:
             bits[row] |= MTIME
-    for end in (FIRST, LAST):  # times that 64 bits do not hold: each is asked for once more
-        for row in (row for row, moment in enumerate(ours) if moment == end) if end in ours else ():
-            try:
-                one, other = (pairs.status(side, row).st_mtime_ns for side in (0, 1))
-            except Problem as problem:
-                problems[row] = problem
-                continue
-            if abs(one - other) > window * 10**9:
-                bits[row] |= MTIME
 
 
 def _compare_nodes(pairs: Pairs, bits: bytearray, wanted: int, problems: dict[int, Problem]) -> None:

@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import BinaryIO
 
 from pcopy.fsio.kernel.batches import Stat
-from pcopy.fsio.kernel.columns import FIRST, GROUP, LAST, OWNER, Code, Rows, pack_names
+from pcopy.fsio.kernel.columns import GROUP, OWNER, Code, Rows, pack_names
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import source_status
 from pcopy.tasks.base import counts
@@ -146,7 +146,7 @@ def _visit(rank: Rank, result: Result, path: bytes, names: list[bytes], told: by
     verdicts, rows = stated.verdicts, stated.rows
     problems = {row: verdicts.problem(row) for row, code in enumerate(verdicts.codes) if code != Code.DONE}
     for row, item in enumerate(LISTED.iter_unpack(told)):
-        if row not in problems and (why := _why_not(directory, names[row], rows, row, item)):
+        if row not in problems and (why := _why_not(rows, row, item)):
             problems[row] = Problem("stat", 0, on_source=True, text=why)
     hand_over(Found(directory, packed, rows, problems), visitor)
     yield from visitor.settle()
@@ -167,7 +167,7 @@ def _link_in(rank: Rank, path: bytes) -> bytes:
     return b""
 
 
-def _why_not(directory: int, name: bytes, rows: Rows, row: int, item: tuple[int, ...]) -> str:
+def _why_not(rows: Rows, row: int, item: tuple[int, ...]) -> str:
     """Why it is not what was listed; empty if it still is."""
     known, kind, inode, device, size, seconds, nanoseconds = item
     type_ = stat.S_IFMT(rows.mode[row])
@@ -180,16 +180,6 @@ def _why_not(directory: int, name: bytes, rows: Rows, row: int, item: tuple[int,
         and not (known & INODE and rows.inode[row] != inode)
         and not (known & DEVICE and rows.device[row] != device)
         and not (known & SIZE and rows.size[row] != size)
-        and not (known & MTIME and _mtime(directory, name, rows.mtime[row]) != seconds * 10**9 + nanoseconds)
+        and not (known & MTIME and rows.time("mtime", row) != seconds * 10**9 + nanoseconds)
     )
     return "" if is_listed else OTHER
-
-
-def _mtime(directory: int, name: bytes, known: int) -> int:
-    """In nanoseconds: one that 64 bits do not hold is asked for once more."""
-    if FIRST < known < LAST:
-        return known
-    try:
-        return os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime_ns
-    except OSError:
-        return known
