@@ -71,12 +71,13 @@ class OpenedFile(NamedTuple):
     """An open file.
 
     ``path`` is its path from the root without symbolic links. ``inherited``: the descriptor is a duplicate of one that
-    the program was started with.
+    the program was started with. ``created``: nothing had that name before.
     """
 
     descriptor: int
     path: bytes
     inherited: bool = False
+    created: bool = False
 
 
 class LookedAt(NamedTuple):
@@ -185,9 +186,9 @@ def open_to_write(path: bytes) -> OpenedFile:
             if place.inherited >= 0:
                 return _duplicated(place.inherited, path, os.O_RDONLY)
             try:
-                return OpenedFile(_open_or_create(place), place.path)
+                return OpenedFile(_open_or_create(place), place.path, created=place.item < 0)
             except OSError as error:
-                is_without_reader = error.errno == errno.ENXIO and not isinstance(error, NotTrusted)
+                is_without_reader = error.errno == errno.ENXIO and _is_fifo(place.item)
                 if not is_without_reader and error.errno not in (errno.ELOOP, errno.ENOENT, errno.EEXIST):
                     raise
         attempts += not is_without_reader
@@ -235,6 +236,10 @@ def refuse_to_replace(directory: int, name: bytes) -> None:
         raise NotTrusted(errno.ELOOP, "it is a symbolic link, which is not replaced; name the file itself")
     if not stat.S_ISREG(mode):
         raise NotTrusted(errno.EEXIST, "it is no regular file, and is not replaced by one")
+
+
+def _is_fifo(item: int) -> bool:
+    return item >= 0 and stat.S_ISFIFO(os.fstat(item).st_mode)
 
 
 def _open_to_read(place: _Place, keep_atime: bool) -> int:
@@ -369,8 +374,8 @@ class _Walk:
 
     def _begin(self, path: bytes) -> None:
         """Start anew with an absolute path, or in the working directory."""
-        start = b"/" if path.startswith(b"/") else b"."
-        self._enter(os.open(start, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), b"/" if start == b"/" else os.getcwdb())
+        start, above = (b"/", b"/") if path.startswith(b"/") else (b".", os.getcwdb())
+        self._enter(os.open(start, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), above)
         self._ahead = path.split(b"/")[::-1]
 
     def _enter(self, directory: int, path: bytes) -> None:

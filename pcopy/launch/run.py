@@ -156,11 +156,18 @@ def _run(tool: Tool, preparation: Preparation | None, ranks: Ranks, signals: Sto
 def _opened(tool: Tool, telling: Telling, stack: ExitStack) -> tuple[Screen, Recording | None]:
     """On rank 0: all that the user has asked to be told by. Raises ``Refused``."""
     screen = stack.enter_context(closing(open_screen(tool.name, tool.stages, telling, sys.stderr)))
+    stack.push(partial(_withdraw, screen))
     if not (telling.metrics or telling.reports):
         return screen, None
     from pcopy.launch.recording import Recording
 
     return screen, Recording(telling)
+
+
+def _withdraw(screen: Screen, kind: object, error: BaseException | None, trace: object) -> None:
+    """Remove the files that were created for a job which is refused."""
+    if isinstance(error, (Refused, StoppedBefore)):
+        screen.withdraw()
 
 
 def _of_root(

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO, cast
 
 from pcopy.report.gauge import Reading, Stages, items, mean_rate, percent, rate, remaining, silence, sizes
-from pcopy.report.screen import ERRORS, LOG, Clock, JsonScreen, PlainScreen, Screen, Telling
+from pcopy.report.screen import Clock, JsonScreen, PlainScreen, Screen, Telling
 from pcopy.report.streams import Drawing
 from pcopy.tasks.base.job import Totals
 from pcopy.text import drawable
@@ -137,8 +138,7 @@ def open_screen(
     A bar needs a terminal that can move its cursor, and rich; elsewhere lines take its place. Raises ``Refused`` if a
     file cannot be made.
     """
-    paths = {ERRORS: telling.errors, LOG: telling.log}
-    files = [None if path is None else _opened(path, what, telling.umask) for what, path in paths.items()]
+    files = _opened({"errors": telling.errors, "log": telling.log}, telling.umask)
     kind: type[Screen] = PlainScreen
     interval = PLAIN_INTERVAL
     if telling.quiet or telling.progress == "none":
@@ -153,10 +153,22 @@ def open_screen(
     return screen
 
 
-def _opened(path: bytes, what: str, umask: int | None) -> LinesFile:
+def _opened(paths: Mapping[str, bytes | None], umask: int | None) -> list[LinesFile | None]:
+    """Open the files of these options, in their order; raise ``Refused`` and leave none of them if one cannot be."""
+    if not any(path is not None for path in paths.values()):
+        return [None] * len(paths)
     from pcopy.report.lines_file import LinesFile
 
-    return LinesFile(path, what, umask)
+    files: list[LinesFile | None] = []
+    try:
+        for option, path in paths.items():
+            files.append(None if path is None else LinesFile(path, option, umask))
+    except BaseException:
+        for file in filter(None, files):
+            with suppress(OSError):  # the first error is the one that is shown
+                file.withdraw()
+        raise
+    return files
 
 
 def _can_draw(stream: TextIO) -> bool:

@@ -194,6 +194,15 @@ class Screen:
     def _title(self, phase: str) -> str:
         return f"{phase} ({self._state})" if self._state else phase
 
+    def withdraw(self) -> None:
+        """Close the files of a job that was refused, and remove those that were created for it."""
+        files, self._files = self._files, {}
+        for file in filter(None, files.values()):
+            try:
+                file.withdraw()
+            except OSError as error:
+                self._print(f"{self._program}: {shown(file.path)}: cannot remove the {file.what}: {error.strerror}")
+
     def close(self) -> None:
         """Takes the progress away and closes its files; may be called again."""
         files, self._files = self._files, {}

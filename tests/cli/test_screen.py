@@ -186,7 +186,7 @@ def test_an_errors_file_that_cannot_be_made(tmp_path: Path) -> None:
 
 def test_an_errors_file_that_fails_is_told_of_once() -> None:
     stream = io.StringIO()
-    screen = Screen(COPY.name, COPY.stages, stream, 1.0, Clock(), [LinesFile(b"/dev/full", "errors file")])
+    screen = Screen(COPY.name, COPY.stages, stream, 1.0, Clock(), [LinesFile(b"/dev/full", "errors")])
     screen.begin()
     screen.failures(failed(1))
     screen.failures(failed(1, 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import stat
 import subprocess
 import sys
 import threading
@@ -158,20 +159,94 @@ def test_a_strangers_link_is_not_followed(place: Path, row: str) -> None:
     assert (place / "src/a").exists() and not (place / "dst").exists()
 
 
-@pytest.mark.parametrize("row", TABLE)
-def test_the_callers_link_is_followed(place: Path, row: str) -> None:
-    """And a stranger's with --insecure-links. Whatever else may be wrong with the file is something else."""
-    require_root("make a link of another user")
-    os.chown(place / "link", STRANGER, -1, follow_symlinks=False)
+QUICK = {"pdbench": ("--time", "0.01", "--files", "1", "--size", "64K", "--tests", "create", "-n", "1")}
+"""What makes a run of a program a short one."""
+
+LIKE_DIRECT = [row for row in TABLE if not row.endswith(" --config")]
+"""Root takes a file of options only from where nobody else may write: tests/cli/test_config_files.py."""
+
+
+def _reset(place: Path, named: Named) -> None:
+    """Lay out ``real`` and what the runs change, with an archive or a list where the row reads one."""
+    for path in ("dst", "real", "src", "same", "dir", "a.tar"):
+        subprocess.run(["rm", "-rf", place / path], check=True)
+    for name in ("src", "same", "dir", "real"):
+        (place / name).mkdir()
+    for name in ("src/a", "same/a"):
+        (place / name).write_text("a")
+        os.utime(place / name, ns=(10**18, 10**18))
+    file = place / "real" / named.name
+    if named.option in ("-x --file", "-t --file"):
+        subprocess.run(["tar", "-cf", file, "-C", place, "src"], check=True)
+    elif named.option in ("--from", "--files-from"):
+        file.write_text("a\n" if named.program == "pcopy" else "src/a\n")
+    elif named.option == "--exclude-from":
+        file.write_text("b\n")
+    elif named.option in ("--reference", "--acl-from"):
+        file.touch()
+
+
+def _outcome(place: Path, named: Named, path: str, *words: str) -> tuple[int, set[str], int]:
+    """Run the program with its file at ``path``: the status, what is there afterwards, and lines of trouble."""
+    run = pcopy(*words, *QUICK.get(named.program, ()), *named.line(path), program=named.program, cwd=place)
+    assert b"is not followed" not in run.stderr, show(run)
+    there = {str(each.relative_to(place)) for each in place.rglob("*") if each.name not in ("link", "own", "last")}
+    return run.returncode, there, run.stderr.count(path.encode())
+
+
+@pytest.mark.parametrize("row", LIKE_DIRECT)
+@pytest.mark.parametrize("case", ["directory", "stranger's, insecure"])
+def test_a_link_is_followed_as_the_path_itself(place: Path, row: str, case: str) -> None:
+    """The caller's own link, and with --insecure-links a stranger's: the outcome is that of the direct path."""
     named = TABLE[row]
-    if named.program == "pdbench":
-        words = ["--time", "0.01", "--files", "1", "--size", "64K", "--tests", "create", "-n", "1"]
-    else:
-        words = []
-    run = pcopy("--insecure-links", *words, *named.line(f"link/{named.name}"), program=named.program, cwd=place)
-    assert b"belongs to user" not in run.stderr and run.returncode in (0, 1, 2), show(run)
-    reasons = (b"link", b"expected", b"is not on Lustre")
-    assert run.returncode == 0 or any(reason in run.stderr for reason in reasons), show(run)
+    words: tuple[str, ...] = ()
+    if case != "directory":
+        require_root("make a link of another user")
+        os.chown(place / "link", STRANGER, -1, follow_symlinks=False)
+        words = ("--insecure-links",)
+    assert os.lstat(place / "link").st_uid == (STRANGER if words else os.geteuid())
+    _reset(place, named)
+    wanted = _outcome(place, named, f"real/{named.name}")
+    _reset(place, named)
+    assert _outcome(place, named, f"link/{named.name}", *words) == wanted
+
+
+READ_OR_WRITTEN_THROUGH = [
+    row
+    for row in LIKE_DIRECT
+    if TABLE[row].option
+    in ("--errors", "--log", "--exclude-from", "--from", "--files-from", "--reference", "--acl-from")
+    or row in ("ptar -x --file", "ptar -t --file")
+]
+"""Files that are not replaced as a whole: a link as the last component leads to them, too."""
+
+
+@pytest.mark.parametrize("row", READ_OR_WRITTEN_THROUGH)
+def test_the_callers_link_as_last_component_is_followed(place: Path, row: str) -> None:
+    named = TABLE[row]
+    os.symlink(f"real/{named.name}", place / "last")
+    _reset(place, named)
+    wanted = _outcome(place, named, f"real/{named.name}")
+    _reset(place, named)
+    assert _outcome(place, named, "last") == wanted
+
+
+@pytest.mark.parametrize("row", LIKE_DIRECT)
+def test_a_strangers_link_as_last_component_is_not_followed(place: Path, row: str) -> None:
+    require_root("make a link of another user")
+    named = TABLE[row]
+    if named.program == "pstripe" and row not in READ_OR_WRITTEN_THROUGH:
+        return  # it refuses a file system without layouts first
+    _reset(place, named)
+    link = f"last{ENDINGS.get(named.option, '')}"
+    os.symlink(f"real/{named.name}", place / link)
+    os.chown(place / link, STRANGER, -1, follow_symlinks=False)
+    before = {path: path.read_bytes() for path in (place / "real").iterdir()}
+    run = pcopy(*QUICK.get(named.program, ()), *named.line(link), program=named.program, cwd=place)
+    assert run.returncode == 2 and b"Traceback" not in run.stderr, show(run)
+    assert b"link" in run.stderr.replace(link.encode(), b"") or b"is not on Lustre" in run.stderr, show(run)
+    assert {path: path.read_bytes() for path in (place / "real").iterdir()} == before
+    assert os.path.islink(place / link) and (place / "src/a").exists() and not (place / "dst").exists()
 
 
 WRITTEN = [row for row in TABLE if row.split()[1] in ("--errors", "--log") and "pstripe" not in row]
@@ -195,6 +270,38 @@ def test_a_strangers_file_is_not_written(place: Path, row: str) -> None:
     run = pcopy(*named.line(named.name), program=named.program, cwd=place)
     assert run.returncode == 2 and b"belongs to user 65531" in run.stderr, show(run)
     assert file.read_bytes() == b"" and (place / "src/a").exists()
+
+
+@pytest.mark.parametrize("row", [row for row in WRITTEN if row.endswith(" --log")])
+def test_nothing_is_left_of_a_refused_job(place: Path, row: str) -> None:
+    """The log is a device without a driver, which is found when it is opened: after the errors file was created."""
+    require_root("make a device")
+    named = TABLE[row]
+    os.mknod(place / "device", 0o644 | stat.S_IFCHR, os.makedev(60, 250))
+    line = ["--errors", "new.err", *named.line("device")]
+    run = pcopy(*line, program=named.program, cwd=place)
+    assert run.returncode == 2 and b"device: cannot write the log: " in run.stderr, show(run)
+    assert b"FIFO" not in run.stderr and not (place / "new.err").exists(), show(run)
+    (place / "new.err").touch()  # one that was there stays
+    assert pcopy(*line, program=named.program, cwd=place).returncode == 2 and (place / "new.err").exists()
+
+
+@pytest.mark.parametrize("row", [row for row in WRITTEN if row.endswith(" --log")])
+def test_lines_are_appended_to_what_may_only_grow(place: Path, row: str) -> None:
+    require_root("set an attribute of a file")
+    named = TABLE[row]
+    if subprocess.run(["chattr", "+a", place / "src/a"], check=False, capture_output=True).returncode:
+        pytest.skip("no attributes of files here")
+    subprocess.run(["chattr", "-a", place / "src/a"], check=True)
+    old = b'{"action": "old"}\n'
+    (place / named.name).write_bytes(old)
+    subprocess.run(["chattr", "+a", place / named.name], check=True)
+    try:
+        run = pcopy(*QUICK.get(named.program, ()), *named.line(named.name), program=named.program, cwd=place)
+        assert run.returncode == 0 and run.stderr.count(b"EPERM") == 0, show(run)
+        assert (place / named.name).read_bytes().startswith(old)
+    finally:
+        subprocess.run(["chattr", "-a", place / named.name], check=True)
 
 
 @pytest.mark.parametrize("row", REPLACED)
