@@ -159,18 +159,23 @@ def _from_file(text: str) -> Sequence[bytes]:
     return [line for _, line in lines_in(contents)]
 
 
-_STREAMS: dict[bytes, bytes] = {}
-"""What was read from pipes, by their paths: a command line is read several times, and a pipe only once."""
+_STREAMS: dict[bytes | int, bytes] = {}
+"""What was read from pipes, by their descriptors if these were inherited, else by their paths.
+
+A command line is read several times, and a pipe only once; ``-`` and ``/dev/stdin`` are the same one.
+"""
 
 
 def _contents(path: bytes) -> bytes:
     """Raises ``OSError``."""
-    if path in _STREAMS:
-        return _STREAMS[path]
-    from pcopy.fsio.named_file import open_to_read
+    from pcopy.fsio.named_file import inherited_descriptor, open_to_read
 
+    number = 0 if path == b"-" else inherited_descriptor(path)
+    stream = path if number < 0 else number
+    if stream in _STREAMS:
+        return _STREAMS[stream]
     with open(0 if path == b"-" else open_to_read(path).descriptor, "rb", closefd=path != b"-") as file:
         contents = file.read(_LARGEST_FILE + 1)
         if path == b"-" or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            _STREAMS[path] = contents
+            _STREAMS[stream] = contents
     return contents

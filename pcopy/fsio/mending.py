@@ -32,13 +32,16 @@ from pcopy.fsio.attributes import (
     list_xattrs,
     needs_privilege,
 )
-from pcopy.fsio.existing import are_times_equal
+from pcopy.fsio.existing import TIME_STEPS, are_times_equal
 from pcopy.fsio.preserve import CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FSETID, Preserve, capable
 from pcopy.fsio.problem import Problem, failing
 from pcopy.named import NamedTuple
 
-_STEPS = (100, 1_000, 1_000_000, 10_000_000, 1_000_000_000)
-"""Nanoseconds to which file systems cut times: SMB and NTFS, HFS+ and network ones, exFAT, ext4 with small inodes."""
+_STEPS = (*TIME_STEPS, 1_000_000)
+"""Nanoseconds to which file systems cut times: those of ``TIME_STEPS``, and milliseconds of some network file systems.
+
+``TIME_STEPS`` decide whether contents are copied, and do not have it: here the item's ctime must be cut alike.
+"""
 
 
 class Owned(Protocol):

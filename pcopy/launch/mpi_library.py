@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from types import ModuleType
@@ -34,6 +35,8 @@ _ADVICE = {
     Wire.NOTHING: "for Open MPI: srun --mpi=pmix; for MPICH and its kin: srun --mpi=pmi2",
 }
 _MPICH = "libmpi.so.12"
+_MODULE = re.compile(r"-[bBdEhiIOPqRsSuvx?]*m")
+"""An option of Python that names a module, alone or after others in one word, as ``-Bm``."""
 _ANCESTORS = 4
 """Processes between a rank and its launcher: a shell script, time, numactl and the like."""
 
@@ -100,7 +103,7 @@ def _safe_path() -> Sequence[str]:
     """
     packages = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     of_python = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv[1:])]
-    is_module = any(word.startswith("-m") for word in of_python)
+    is_module = any(_MODULE.match(word) for word in of_python)
     return ["-P"] if is_module and os.path.realpath(os.curdir) != os.path.realpath(packages) else []
 
 

@@ -162,7 +162,7 @@ def archive_to_read(arguments: ArchiveArguments, letters: str) -> tuple[bytes, O
     words += [b"-T", arguments.listing] if arguments.listing else arguments.paths
     tar = " ".join([f"tar {letters}", *map(for_shell, words)])
     try:
-        descriptor, real, _ = open_to_read(path, regular=True)
+        descriptor, real, *_ = open_to_read(path, regular=True)
     except OSError as error:
         raise Refused(_why_not_opened(path, error)) from None
     try:

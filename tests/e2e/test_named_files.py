@@ -189,6 +189,7 @@ def _reset(place: Path, named: Named) -> None:
 def _outcome(place: Path, named: Named, path: str, *words: str) -> tuple[int, set[str], int]:
     """Run the program with its file at ``path``: the status, what is there afterwards, and lines of trouble."""
     run = pcopy(*words, *QUICK.get(named.program, ()), *named.line(path), program=named.program, cwd=place)
+    assert run.returncode in (0, 1, 2) and b"Traceback" not in run.stderr, show(run)
     assert b"is not followed" not in run.stderr, show(run)
     there = {str(each.relative_to(place)) for each in place.rglob("*") if each.name not in ("link", "own", "last")}
     return run.returncode, there, run.stderr.count(path.encode())

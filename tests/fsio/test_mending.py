@@ -29,6 +29,9 @@ NOW = 1_700_000_000 * SECOND
         (NOW + 123_456_789, NOW + 123_456_700, NOW + 900, 0, True),  # or tenths of a microsecond
         (NOW + 123_456_789, NOW + 120_000_000, NOW + 70_000_000, 0, True),
         (NOW + 123_456_789, NOW + 130_000_000, NOW + 70_000_000, 0, False),
+        (NOW + SECOND + 5, NOW, NOW + 70 * SECOND, 0, True),  # FAT
+        (NOW + SECOND + 5, NOW, NOW + 71 * SECOND, 0, False),
+        (NOW + 123_456_789, NOW + 123_000_000, NOW + 7_000_000, 0, True),  # milliseconds
         (-SECOND - 1, -2 * SECOND, 5 * SECOND, 0, True),  # cut downwards, before 1970 too
         (NOW, NOW + 2 * SECOND, NOW + 1, 2, True),
         (NOW, NOW + 3 * SECOND, NOW + 1, 2, False),

@@ -281,14 +281,17 @@ static inline int is_cut_to(int64_t source, int64_t present, int64_t step)
     return (__int128)source - (rest < 0 ? rest + step : rest) == present;
 }
 
+/* pcopy.fsio.mending._STEPS: first pcopy.fsio.existing.TIME_STEPS, then what counts only if the ctime is cut alike */
+static const int64_t time_steps[] = {100, 1000, 10000000, 1000000000, 2000000000, 1000000};
+enum { MOMENT_STEPS = sizeof time_steps / sizeof *time_steps, EQUAL_STEPS = MOMENT_STEPS - 1 };
+
 /* pcopy.fsio.mending.is_same_moment */
 static inline int is_same_moment(int64_t source, int64_t present, int64_t changed, int64_t window)
 {
-    static const int64_t steps[] = {100, 1000, 1000000, 10000000, 1000000000};
     if (is_within(source, present, window))
         return 1;
-    for (size_t each = 0; each < sizeof steps / sizeof *steps; each++)
-        if (changed % steps[each] == 0 && is_cut_to(source, present, steps[each]))
+    for (int each = 0; each < MOMENT_STEPS; each++)
+        if (changed % time_steps[each] == 0 && is_cut_to(source, present, time_steps[each]))
             return 1;
     return 0;
 }
@@ -296,11 +299,10 @@ static inline int is_same_moment(int64_t source, int64_t present, int64_t change
 /* pcopy.fsio.existing.are_times_equal */
 static inline int are_times_equal(int64_t source, int64_t present, int64_t window)
 {
-    static const int64_t steps[] = {100, 1000, 10000000, 1000000000, 2000000000};
     if (is_within(source, present, window))
         return 1;
-    for (size_t each = 0; each < sizeof steps / sizeof *steps; each++)
-        if (is_cut_to(source, present, steps[each]))
+    for (int each = 0; each < EQUAL_STEPS; each++)
+        if (is_cut_to(source, present, time_steps[each]))
             return 1;
     return 0;
 }
