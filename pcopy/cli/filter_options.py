@@ -153,7 +153,8 @@ def _from_file(text: str) -> Sequence[bytes]:
         contents = _contents(path)
     except OSError as error:
         advice = meant(path) if isinstance(error, FileNotFoundError) else ""
-        raise ValueError(f"cannot be read: {error.strerror}{advice and f'; {advice}'}") from None
+        why = f"cannot be read: {error.strerror}{advice and f'; {advice}'}"
+        raise Refused(f"--exclude-from: {shown(path)}: {why}") from None
     if len(contents) > _LARGEST_FILE:
         raise ValueError("too large for a file of patterns")
     return [line for _, line in lines_in(contents)]

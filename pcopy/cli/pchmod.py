@@ -150,7 +150,8 @@ def _held(option: str, file: str) -> Iterator[int]:
         try:
             descriptor = stack.enter_context(held(path))
         except OSError as error:
-            raise Refused(f"{option} {shown(path)}: {error.strerror}; name a file that is there") from None
+            advice = "; name a file that is there" if isinstance(error, FileNotFoundError) else ""
+            raise Refused(f"{option} {shown(path)}: {error.strerror}{advice}") from None
         yield descriptor
 
 

@@ -13,6 +13,7 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pcopy import __version__, errors
@@ -20,6 +21,7 @@ from pcopy.cli.common_options import INSECURE_LINKS, PROGRESS
 from pcopy.cli.mistakes import Unknown, refuse_letters, refuse_unknown, with_nearest
 from pcopy.errors import Refused
 from pcopy.fsio.kernel.choose import kernel_name
+from pcopy.fsio.patience import announce_waits
 from pcopy.launch import interrupts
 from pcopy.named import NamedTuple
 from pcopy.text import harmless
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 SYSTEM_FILE = b"/etc/pcopy.yaml"
 _VALUES_WITH_DASHES = ("--stripe", "--newer-than", "--older-than")
 """Options whose values may begin with a dash; of those with an age that is refused with another line."""
+_NUMBERS = ("N", "SECONDS", "SIZE", "RATE")
+"""Metavariables of options whose values are numbers: a negative one is refused by the option, and is no option."""
 _HELP_ALONE = "-h prints the help only without paths (sizes are always in units); leave it out, or write --help"
 
 
@@ -82,8 +86,11 @@ class Program(ABC):
 
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Runs the program with ``argv`` (default: the process's own, without its name); returns the exit status."""
-        from pcopy.report.streams import standard_streams
+        from pcopy.launch.launcher import speaks
+        from pcopy.report.streams import standard_streams, tell
 
+        if speaks(os.environ):
+            announce_waits(partial(tell, self.name))
         words = sys.argv[1:] if argv is None else argv
         if INSECURE_LINKS in _before_operands(list(map(os.fsdecode, words))):  # files are read while words are parsed
             from pcopy.fsio.named_file import trust_all_links
@@ -176,10 +183,10 @@ class Program(ABC):
 
     def read_words(self, argv: Sequence[bytes | str]) -> Words:
         """``argv`` as the parser of options reads it; raises ``Refused`` for whatever is none."""
-        words = _with_values(list(map(os.fsdecode, argv)))
+        parser = self.parser()
+        words = _with_values(list(map(os.fsdecode, argv)), _options_with_numbers(parser))
         end = len(_before_operands(words))
         refuse_letters(self.unknown, words[:end], self.letters, self.valued)
-        parser = self.parser()
         # Without positionals of its own argparse hands back operands and unknown options in their order.
         values, others = parser.parse_known_args(words[:end])
         refuse_unknown(self.unknown, others, [name for action in parser._actions for name in action.option_strings])
@@ -254,9 +261,15 @@ def _asks_for_help(words: Sequence[str], letters: str) -> bool:
     return all(word[:1] == "-" for word in words) and any("h" in word for word in bundles)
 
 
-def _with_values(words: Sequence[str]) -> list[str]:
-    """``words`` in which a ``--progress`` that stands before something else than its value has one, and a ``--stripe``
-    or an age has a value that begins like an option. Raises ``Refused``."""
+def _options_with_numbers(parser: ArgumentParser) -> set[str]:
+    """Return the options whose values may begin with a dash and a digit."""
+    found = {word for action in parser._actions if action.metavar in _NUMBERS for word in action.option_strings}
+    return {word for word in found if word.startswith("--")} | set(_VALUES_WITH_DASHES)
+
+
+def _with_values(words: Sequence[str], numbers: Collection[str]) -> list[str]:
+    """``words`` in which a ``--progress`` that stands before something else than its value has one, and an option of
+    ``numbers`` has a value that begins like an option. Raises ``Refused``."""
     said: list[str] = []
     rest = list(words)
     while rest and rest[0] != "--":
@@ -265,7 +278,7 @@ def _with_values(words: Sequence[str]) -> list[str]:
             if following.isdigit() and not os.path.lexists(following):
                 raise Refused(f"--progress {following}: for a time between lines write --progress-interval {following}")
             word = f"--progress={PROGRESS[0]}"
-        elif word in _VALUES_WITH_DASHES and re.match(r"-\d", following):
+        elif word in numbers and re.match(r"-\d", following):
             word = f"{word}={rest.pop(0)}"
         said.append(word)
     return said + rest

@@ -7,7 +7,7 @@ project's directory. Three rules hold for every user:
   ``trust_all_links`` lifts this rule (``--insecure-links``).
 - A regular file or a FIFO that is written to belongs to the caller or to root, and other users may not write to it.
 - Opening does not block: a FIFO without a reader is refused after ``READER_PATIENCE`` seconds. Reading a FIFO waits
-  until a writer has opened it, so that it is never taken for an empty file.
+  until a writer has opened it, so that it is never taken for an empty file; a longer wait is announced.
 
 Components are opened one by one, each relative to the descriptor of the directory before it, and links are resolved
 here. So what was checked is what is opened, whatever other users rename meanwhile. ``/dev/stdin``, ``/dev/stdout``,
@@ -29,7 +29,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from pcopy.fsio.close import let_go
-from pcopy.fsio.patience import patiently
+from pcopy.fsio.patience import LONG_WAIT, announce_wait, patiently
 from pcopy.named import NamedTuple
 from pcopy.text import shown
 
@@ -165,7 +165,7 @@ def open_to_read(
                 status = os.fstat(descriptor)
                 _check_kind(status, regular=regular)
                 if stat.S_ISFIFO(status.st_mode):
-                    _wait_for_writer(descriptor)
+                    _wait_for_writer(descriptor, path)
                 os.set_blocking(descriptor, True)
             except BaseException:
                 let_go(descriptor)
@@ -188,6 +188,8 @@ def open_to_write(path: bytes) -> OpenedFile:
             try:
                 return OpenedFile(_open_or_create(place), place.path, created=place.item < 0)
             except OSError as error:
+                if error.errno == errno.ENOENT and place.item < 0:  # as below /proc, where nothing can be created
+                    raise
                 is_without_reader = error.errno == errno.ENXIO and _is_fifo(place.item)
                 if not is_without_reader and error.errno not in (errno.ELOOP, errno.ENOENT, errno.EEXIST):
                     raise
@@ -226,6 +228,17 @@ def open_directory_of(path: bytes) -> Directory:
         return Directory(descriptor, name, real, can_sync=True)
 
 
+def obstacle(path: bytes, mode: int, kind: str) -> str:
+    """Return why a new file, such as "a signature" (``kind``), does not replace an item that is there, or nothing."""
+    if inherited_descriptor(path) >= 0:
+        return f"is no regular file, and cannot be replaced by {kind}; name a regular file"
+    if stat.S_ISLNK(mode):
+        return "is a symbolic link; name the file itself"
+    if not stat.S_ISREG(mode):
+        return f"is no regular file, and cannot be replaced by {kind}; name another file"
+    return ""
+
+
 def refuse_to_replace(directory: int, name: bytes) -> None:
     """Raise ``NotTrusted`` if ``name`` is there and is no regular file, which a new file would replace."""
     try:
@@ -233,9 +246,9 @@ def refuse_to_replace(directory: int, name: bytes) -> None:
     except FileNotFoundError:
         return
     if stat.S_ISLNK(mode):
-        raise NotTrusted(errno.ELOOP, "it is a symbolic link, which is not replaced; name the file itself")
+        raise NotTrusted(errno.ELOOP, "it is a symbolic link, which is not replaced")
     if not stat.S_ISREG(mode):
-        raise NotTrusted(errno.EEXIST, "it is no regular file, and is not replaced by one")
+        raise NotTrusted(errno.EEXIST, "it is no regular file, and only a regular file can be replaced")
 
 
 def _is_fifo(item: int) -> bool:
@@ -308,13 +321,15 @@ def _path_of(number: int, path: bytes) -> bytes:
     return found if found.startswith(b"/") else path
 
 
-def _wait_for_writer(descriptor: int) -> None:
+def _wait_for_writer(descriptor: int, path: bytes) -> None:
     """Return when a FIFO has data, or when a writer has opened it and closed it again."""
     import select
 
     waiting = select.poll()
     waiting.register(descriptor, select.POLLIN)
-    waiting.poll()
+    if not waiting.poll(round(1000 * LONG_WAIT)):
+        announce_wait(f"waiting for a program to write to the FIFO {shown(path)} (Ctrl-C ends this)")
+        waiting.poll()
 
 
 @contextmanager
@@ -414,7 +429,8 @@ class _Walk:
         if status.st_uid not in (0, os.geteuid()) and not self._trust_links:
             link = shown(os.path.join(self._above, part))
             text = f"the symbolic link {link} to {shown(target)} belongs to user {status.st_uid} and is not followed"
-            raise NotTrusted(errno.EPERM, f"{text}; name the file itself, or write --insecure-links")
+            why = "only links of root and of the user who runs the program are followed"
+            raise NotTrusted(errno.EPERM, f"{text}: {why}; name the file itself, or write --insecure-links")
         self._links += 1
         if self._links > _MOST_LINKS:
             raise _error(errno.ELOOP)

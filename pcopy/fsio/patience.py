@@ -23,7 +23,25 @@ PAUSES = (0.02, 0.1, 0.5)
 _NAP = 0.02
 """Seconds of a longer pause after which a task lets its rank answer messages."""
 
+LONG_WAIT = 2.0
+"""Seconds after which a wait for another program is announced: it starts in less, if it was started at all."""
+
 Result = TypeVar("Result")
+
+
+class _Announcer:
+    announce: Callable[[str], None] | None = None
+
+
+def announce_waits(announce: Callable[[str], None]) -> None:
+    """Have ``announce`` called with a line for the user when this process waits for another program for long."""
+    _Announcer.announce = announce
+
+
+def announce_wait(text: str) -> None:
+    """Pass ``text`` to the function of ``announce_waits``, if there is one."""
+    if _Announcer.announce is not None:
+        _Announcer.announce(text)
 
 
 def patiently(call: Callable[[], Result], passing: Sequence[int] = PASSING) -> Result:

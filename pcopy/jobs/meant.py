@@ -31,13 +31,17 @@ _DASHES = ("\u2010", "\u2011", "\u2012", "\u2013", "\u2014", "\u2212")  # what t
 
 def meant(path: bytes) -> str:
     """What to say of ``path``, which is not there; nothing if nothing is like it."""
-    return next((text for look in _LOOKS if (text := look(path))), "")
+    return _similar(path) or _so_far(path)
 
 
 def meant_or_made(path: bytes, make_it: str = "make that first (mkdir -p)") -> str:
     """The same of a directory that may be yet to be made."""
-    text = meant(path)
+    text = _similar(path)
     return followed(text, f"else {make_it}") if text else make_it
+
+
+def _similar(path: bytes) -> str:
+    return next((text for look in _LOOKS if (text := look(path))), "")
 
 
 def followed(text: str, more: str) -> str:
@@ -141,15 +145,24 @@ def _with_slips(path: bytes) -> str:
         if not os.path.lexists(name):
             near = nearest(os.fsdecode(part), _names(here)) if slips < _MOST_SLIPS else None
             if near is None:
-                return _so_far(here, part) if here not in (b"", b"/") and os.path.isdir(here) else ""
+                return ""
             slips += 1
             name = os.path.join(here, os.fsencode(near))
         here = name
     return f"{shown(os.path.join(here, b'') if path.endswith(b'/') else here)} does: was that meant?"
 
 
-def _so_far(here: bytes, part: bytes) -> str:
-    return f"{shown(here)} does, but nothing like {shown(part)} in it"
+def _so_far(path: bytes) -> str:
+    """The part of ``path`` that is there, if it is a directory."""
+    here = b"/" if path.startswith(b"/") else b""
+    for part in filter(None, path.split(b"/")):
+        name = os.path.join(here, part)
+        if not os.path.lexists(name):
+            if here in (b"", b"/") or not os.path.isdir(here):
+                break
+            return f"{shown(here)} does, but holds nothing named {shown(part)}, nor anything similar"
+        here = name
+    return ""
 
 
 def _names(directory: bytes) -> list[str]:

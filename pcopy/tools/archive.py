@@ -14,7 +14,7 @@ from pcopy.archive.member import name_in_archive
 from pcopy.engine.task import Spawn, Task
 from pcopy.errors import INCOMPLETE, OK, STOPPED, Refused
 from pcopy.fsio.durable import sync_directory
-from pcopy.fsio.named_file import NotTrusted, look
+from pcopy.fsio.named_file import NotTrusted, look, obstacle
 from pcopy.fsio.problem import Problem
 from pcopy.jobs.files_from import path_of, sorted_list
 from pcopy.jobs.path_read import root_read
@@ -258,7 +258,7 @@ def _archive_to_make(path: bytes) -> bytes:
         raise Refused(f"{shown(path)}: cannot be made: {error.strerror}") from None
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
-            raise Refused(f"{shown(path)}: its directory does not exist; make it first") from None
+            raise Refused(f"{shown(path)}: the directory {shown(directory)} does not exist; make it first") from None
         raise Refused(f"{shown(path)}: its directory cannot be opened: {error.strerror}") from None
     if not os.access(real, os.W_OK | os.X_OK):
         raise Refused(f"{shown(path)}: its directory may not be written")
@@ -269,7 +269,7 @@ def _archive_to_make(path: bytes) -> bytes:
     if stat.S_ISDIR(mode):
         raise Refused(f"{shown(path)}: is a directory; name the archive's file")
     if stat.S_ISLNK(mode):
-        raise Refused(f"{shown(path)}: is a symbolic link; name the file itself")
+        raise Refused(f"{shown(path)}: {obstacle(path, mode, 'an archive')}")
     if not stat.S_ISREG(mode):
         raise Refused(f"{shown(path)}: is no regular file, and ptar writes archives at many places at once; use tar")
     return os.path.join(real, name)

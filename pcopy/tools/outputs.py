@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 _CALLED = {each: f"not what --{each} has written" for each in ("metrics", "svg")}
 """What is said of a file that is none of its kind."""
 
+_KINDS = {"metrics": "a file of metrics", "svg": "a picture", "errors": "a file of errors"}
+"""What outputs are called whose words in the code are no nouns with an article."""
+
 DRAWN = "<!-- drawn by pdbench -->\n"
 """The beginning of a picture."""
 
@@ -240,21 +243,23 @@ def _begins(words: bytes, beginning: bytes) -> bool:
 
 
 def _refuse_no_file(path: bytes, status: os.stat_result, what: str) -> None:
-    if stat.S_ISLNK(status.st_mode):
-        raise Refused(f"{shown(path)}: is a symbolic link; name the file itself")
+    from pcopy.fsio.named_file import obstacle
+
     if stat.S_ISDIR(status.st_mode):
         within = os.path.join(path, b"errors.jsonl" if what == "errors" else what.encode())
         raise Refused(f"{shown(path)}: is a directory; name a file, as {shown(within)}")
-    if not stat.S_ISREG(status.st_mode):
-        raise Refused(f"{shown(path)}: is no regular file, and is not replaced by one")
+    kind = what.partition(" ")[0]
+    if why := obstacle(path, status.st_mode, _KINDS.get(kind, f"a {kind}")):
+        raise Refused(f"{shown(path)}: {why}")
 
 
 def _check_directory(path: bytes, called: bytes = b"") -> None:
     """Raises ``Refused`` unless ``path``, which users know as ``called``, can be made."""
     directory = os.path.dirname(_real_name(path, ""))
     if not os.path.isdir(directory):
-        advice = meant_or_made(directory, "make it first")
-        raise Refused(f"{shown(called or path)}: its directory does not exist; {advice}")
+        named = os.path.dirname(path) or directory
+        advice = meant_or_made(named, "make it first")
+        raise Refused(f"{shown(called or path)}: the directory {shown(named)} does not exist; {advice}")
     if not os.access(directory, os.W_OK | os.X_OK):
         raise Refused(f"{shown(called or path)}: its directory may not be written")
 

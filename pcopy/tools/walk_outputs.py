@@ -67,12 +67,17 @@ def check_file(target: ListTarget, *, force: bool, begins: bytes = b"") -> None:
     try:
         beginning = _beginning(path)
     except FileNotFoundError:
+        directory = os.path.dirname(path)
+        if directory and not os.path.isdir(directory):
+            raise Refused(f"{shown(path)}: the directory {shown(directory)} does not exist; make it first") from None
         return
     except OSError as error:
         if error.errno == errno.EPERM and isinstance(error, NotTrusted):
             raise Refused(f"{shown(path)}: cannot be written: {error.strerror}") from None
         if error.errno == errno.ELOOP:
-            raise Refused(f"{shown(path)}: is a symbolic link; name what it leads to") from None
+            raise Refused(f"{shown(path)}: is a symbolic link; name the file itself") from None
+        if isinstance(error, NotTrusted):
+            raise Refused(f"{shown(path)}: {error.strerror}; name another file") from None
         raise Refused(f"{shown(path)}: is there already, and cannot be replaced: {error.strerror}") from None
     known = begins or _BEGINNINGS.get(target.form)
     if beginning and not force and not (known and beginning.startswith(known)):

@@ -155,6 +155,8 @@ def test_a_strangers_link_is_not_followed(place: Path, row: str) -> None:
         assert not (place / "real" / named.name).exists()
         return
     assert b"belongs to user 65531 and is not followed" in run.stderr and run.stderr.count(b"\n") == 1, show(run)
+    assert b"only links of root and of the user who runs the program" in run.stderr, show(run)
+    assert run.stderr.count(b"; name ") == 1, show(run)
     assert b"link to real" in run.stderr and b"Traceback" not in run.stderr, show(run)
     assert (place / "src/a").exists() and not (place / "dst").exists()
 
@@ -314,6 +316,37 @@ def test_a_fifo_is_not_replaced(place: Path, row: str) -> None:
     assert (place / named.name).is_fifo()
 
 
+@pytest.mark.parametrize("file", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
+@pytest.mark.parametrize("row", REPLACED)
+def test_a_standard_stream_is_not_replaced(place: Path, row: str, file: str) -> None:
+    """An ending that the option requires is refused before."""
+    named = TABLE[row]
+    run = pcopy(*named.line(file), program=named.program, cwd=place)
+    assert run.returncode == 2 and b"symbolic link" not in run.stderr and b"Traceback" not in run.stderr, show(run)
+    if named.option not in ENDINGS or named.option == "--metrics" or row == "pverify --output":
+        assert f"{file}: is no regular file, and cannot be replaced by a".encode() in run.stderr, show(run)
+        assert run.stderr.endswith(b"; name a regular file\n"), show(run)
+
+
+@pytest.mark.parametrize("row", WRITTEN)
+@pytest.mark.parametrize("number", ["x", "99", "99999999999"])
+def test_a_descriptor_that_does_not_exist_is_named_as_such(place: Path, row: str, number: str) -> None:
+    named = TABLE[row]
+    run = pcopy(*named.line(f"/proc/self/fd/{number}"), program=named.program, cwd=place)
+    assert run.returncode == 2 and not (place / "dst").exists(), show(run)
+    assert b"Bad file descriptor" in run.stderr or b"No such file or directory" in run.stderr, show(run)
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in TABLE if row.split()[1] in ("--reference", "--acl-from", "--exclude-from")]
+)
+def test_a_missing_file_has_one_advice_at_most(place: Path, row: str) -> None:
+    named = TABLE[row]
+    run = pcopy(*named.line("missing/file"), program=named.program, cwd=place)
+    assert run.returncode == 2 and b"No such file or directory" in run.stderr, show(run)
+    assert b"--help" not in run.stderr and run.stderr.count(b"; ") <= 1, show(run)
+
+
 LINE = f"{sys.executable} {REPOSITORY}/bin"
 
 
@@ -358,10 +391,26 @@ def test_a_list_in_a_fifo_is_waited_for(place: Path) -> None:
     assert run.returncode == 0 and (place / "dst/a").exists(), show(run)
 
 
-def test_a_signal_ends_the_wait_for_a_writer(place: Path) -> None:
+FROM_FIFO = {
+    "pcopy --files-from": ("pcopy", "-T", "--files-from", "list", "src", "dst"),
+    "pcopy --exclude-from": ("pcopy", "-T", "--exclude-from", "list", "src", "dst"),
+    "pwalk --from": ("pwalk", "--from", "list"),
+    "prm --from": ("prm", "--yes", "--from", "list"),
+    "pchmod --from": ("pchmod", "--from", "list", "u+r"),
+    "ptar -T": ("ptar", "-cf", "dst", "-T", "list"),
+}
+
+
+@pytest.mark.parametrize("signal", ["INT", "TERM"])
+@pytest.mark.parametrize("row", FROM_FIFO)
+def test_a_wait_for_a_writer_is_announced_and_ends_with_a_signal(place: Path, row: str, signal: str) -> None:
     os.mkfifo(place / "list")
-    run = pcopy("-T", "--files-from", "list", "src", "dst", cwd=place, wrap=("timeout", "-s", "INT", "1"), real=True)
-    assert run.returncode in (124, 130) and not (place / "dst").exists(), show(run)
+    program, *words = FROM_FIFO[row]
+    wrap = ("timeout", "-s", signal, "-k", "5", "3.5")
+    run = pcopy(*words, program=program, cwd=place, wrap=wrap, real=True)
+    assert run.returncode == 124 and not (place / "dst").exists(), show(run)
+    assert run.stderr.startswith(f"{program}: waiting for a program to write to the FIFO ".encode()), show(run)
+    assert run.stderr.count(b"list (Ctrl-C ends this)\n") == 1, show(run)
 
 
 def test_modules_of_the_working_directory_are_not_loaded(place: Path) -> None:

@@ -33,9 +33,9 @@ MISTAKES = {
     "a slip in SRC": Mistake(["TOP/data/proyect/x", "archive"], "TOP/data/project/x does: was that meant?"),
     "two slips in SRC": Mistake(["dta/proyect/x/", "archive"], "data/project/x/ does: was that meant?"),
     "a case of letters": Mistake(["Results", "archive"], "Results: does not exist; results does: was that meant?"),
-    "no name like it": Mistake(["data/zzz/x", "archive"], "data does, but nothing like zzz in it"),
+    "no name like it": Mistake(["data/zzz/x", "archive"], "data does, but holds nothing named zzz"),
     "nothing like it": Mistake(["zzzzzz", "archive"], "check the name, and the order: SRC comes before DST"),
-    "SRC and DST swapped": Mistake(["archive/new", "results"], "archive does, but nothing like new in it"),
+    "SRC and DST swapped": Mistake(["archive/new", "results"], "archive does, but holds nothing named new"),
     "a slip in DST": Mistake(
         ["results", "archvie/x"], "directory archvie does not exist; archive does: was that meant?"
     ),
@@ -143,7 +143,9 @@ MISTAKES = {
     "stripes in another form": Mistake(["--stripe", "8,4M", "results", "archive"], "COUNT[:SIZE] like 8 or 8:4M"),
     # Files beside
     "a directory for errors": Mistake(["--errors", "archive", "file", "new"], "name a file, as archive/errors.jsonl"),
-    "errors in no directory": Mistake(["--errors", "archiv/e", "file", "new"], "TOP/archive does: was that meant?"),
+    "errors in no directory": Mistake(
+        ["--errors", "archiv/e", "file", "new"], "archiv does not exist; archive does: was that meant?"
+    ),
     "--errors without its FILE": Mistake(
         ["--errors", "file", "results", "archive"], "file: is there already, and is not what --errors has written"
     ),

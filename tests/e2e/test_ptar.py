@@ -298,7 +298,7 @@ def test_refusals_touch_nothing(archive: Path, tree: Path, tmp_path: Path) -> No
         (["-cf", "a", "nowhere"], b"nowhere: No such file"),
         (["-cf", "link", tree], b"is a symbolic link"),
         (["-cf", "fifo", tree], b"is a directory"),
-        (["-cf", "missing/a", tree], b"its directory does not exist"),
+        (["-cf", "missing/a", tree], b"the directory missing does not exist; make it first"),
         (["-cf", "/dev/null", tree], b"is no regular file"),
         (["-cf", "a", "--signature", "s", tree, tree], b"describes one PATH"),
         (["-cjf", "a", tree], b"-j in -cjf: use tar"),
