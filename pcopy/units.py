@@ -25,6 +25,8 @@ def parse_size(text: str) -> int:
     number = number.rstrip()
     if factor is None or not number.isascii() or not number.replace(".", "", 1).isdigit():
         raise ValueError("not a size (like 65536, 64K, 1.5G, 4MiB or 10MB)")
+    if float(number) * factor >= 2 * _LIMIT:  # before int(), which refuses texts with thousands of digits
+        raise ValueError("more than any file can hold")
     size = float(number) * factor if "." in number else int(number) * factor
     if size >= _LIMIT:
         raise ValueError("more than any file can hold")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grp
+import math
 import os
 import pwd
 from collections.abc import Callable
@@ -15,6 +16,10 @@ from pcopy.units import parse_size
 
 _LARGEST = (1 << 32) - 2
 """The next number stands for "as it is"."""
+LARGEST_NUMBER = (1 << 63) - 1
+"""The largest value of an option that is a number: the kernel in C has 64 bits and a sign for it."""
+LONGEST_TIME = 10**9
+"""Seconds, some 30 years: the most that an option may make a program wait; waits in C take no more than 2**31 s."""
 MOST_IN_FLIGHT = 64
 """Operations that a process keeps under way at most."""
 _LEVELS = range(1, 23)
@@ -50,10 +55,11 @@ def _number_of(look_up: Callable[[], int], text: str, kind: str) -> int:
         return look_up()
     except KeyError:
         digits = text.removeprefix("+")
-    if not (digits.isascii() and digits.isdigit()) or int(digits) > _LARGEST:
+    number = whole_number(digits, 0, _LARGEST)
+    if number is None:
         advice = ", and a colon stands before the group: USER:GROUP" if kind == "user" and "." in text else ""
         raise ValueError(f"there is no {kind} {text}{advice}")
-    return int(digits)
+    return number
 
 
 def _login_group(uid: int, name: str) -> int:
@@ -81,10 +87,23 @@ def taking(convert: Any) -> Any:
     return converted
 
 
+def whole_number(text: str, minimum: int, maximum: int) -> int | None:
+    """Return the number that ``text`` holds in decimal digits, or None if it is no such number, or out of range."""
+    if not (text.isascii() and text.isdigit()):
+        return None
+    digits = text.lstrip("0") or "0"
+    if len(digits) > len(str(maximum)):  # int() refuses texts with thousands of digits
+        return None
+    return int(digits) if minimum <= int(digits) <= maximum else None
+
+
 def integer(text: str, minimum: int) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) < minimum:
+    number = whole_number(text, minimum, LARGEST_NUMBER)
+    if number is None:
+        if text.isascii() and text.isdigit() and text.strip("0"):
+            raise ValueError(f"too large: write a number of {LARGEST_NUMBER} or less")
         raise ValueError(f"not a whole number of {minimum} or more")
-    return int(text)
+    return number
 
 
 at_least_0 = partial(integer, minimum=0)
@@ -102,14 +121,17 @@ def in_flight(text: str) -> int:
     """0 stands for auto."""
     if text == "auto":
         return 0
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= MOST_IN_FLIGHT:
+    number = whole_number(text, 1, MOST_IN_FLIGHT)
+    if number is None:
         raise ValueError(f"neither auto nor a number from 1 to {MOST_IN_FLIGHT}")
-    return int(text)
+    return number
 
 
 def seconds(text: str) -> float:
     if not text.isascii() or not text.replace(".", "", 1).isdigit() or float(text) <= 0:
         raise ValueError("not a number of seconds above 0")
+    if float(text) > LONGEST_TIME:
+        raise ValueError(f"too large: write {LONGEST_TIME} seconds or less")
     return float(text)
 
 
@@ -118,7 +140,9 @@ def age(text: str) -> float:
     number, unit = text[:-1], _UNITS_OF_TIME.get(text[-1:])
     if unit is None or not number.isascii() or not number.replace(".", "", 1).isdigit():
         raise ValueError(f"not an age: a number and one of {', '.join(_UNITS_OF_TIME)}, as in 7d")
-    return float(number) * unit
+    if math.isinf(seconds := float(number) * unit):
+        raise ValueError("older than any file")
+    return seconds
 
 
 def size(text: str, what: str) -> int:
@@ -167,6 +191,7 @@ def compression(text: str) -> str:
         raise ValueError(f"there is no '{shown(os.fsencode(name))}' here, only zstd and zstd:LEVEL")
     if not colon:
         return "zstd:3"
-    if not (level.isascii() and level.isdigit() and int(level) in _LEVELS):
+    number = whole_number(level, _LEVELS[0], _LEVELS[-1])
+    if number is None:
         raise ValueError(f"a level of zstd is a number from {_LEVELS[0]} to {_LEVELS[-1]}")
-    return f"zstd:{int(level)}"
+    return f"zstd:{number}"

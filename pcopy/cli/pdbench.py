@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pcopy.cli.argument_types import MOST_IN_FLIGHT, at_least_1, seconds, size, taking
+from pcopy.cli.argument_types import MOST_IN_FLIGHT, at_least_1, seconds, size, taking, whole_number
 from pcopy.cli.common_options import add_ranks, add_termination, add_told, refuse_what_names_no_file, telling_of
 from pcopy.cli.mistakes import OF_PDBENCH
 from pcopy.cli.program import Program
@@ -143,9 +143,10 @@ def blocks(text: str) -> tuple[int, ...]:
 
 def in_flight(text: str) -> int:
     """Raises ``ValueError``."""
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= MOST_IN_FLIGHT:
+    number = whole_number(text, 1, MOST_IN_FLIGHT)
+    if number is None:
         raise ValueError(f"not a number from 1 to {MOST_IN_FLIGHT}")
-    return int(text)
+    return number
 
 
 PDBENCH = Pdbench()

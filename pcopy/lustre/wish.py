@@ -98,7 +98,7 @@ def _count(text: str, like: str) -> int:
         return ALL
     if not (text.isascii() and text.isdigit()):
         raise ValueError(like)
-    if not 1 <= int(text) <= MOST_STRIPES:
+    if len(text) > len(str(MOST_STRIPES)) or not 1 <= int(text) <= MOST_STRIPES:
         raise ValueError(f"a file has 1 to {MOST_STRIPES} stripes, or -1 for all OSTs")
     return int(text)
 

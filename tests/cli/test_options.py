@@ -13,6 +13,7 @@ import pytest
 from pcopy import __version__
 from pcopy.cli.mistakes import HABITS
 from pcopy.cli.pcopy import early_answer, parse
+from pcopy.cli.ptar import PTAR
 from pcopy.cli.pverify import PVERIFY
 from pcopy.fsio.kernel.choose import kernel_name
 from pcopy.fsio.preserve import ATTRIBUTES, Preserve
@@ -236,6 +237,9 @@ def test_an_unknown_attribute_is_named_with_the_known_ones() -> None:
         (["-n", "-1", "a", "b"], "whole number of 1 or more"),
         (["-n", "two", "a", "b"], "two"),
         (["--max-errors", "-1", "a", "b"], "whole number of 0 or more"),
+        (["--chunk-size", "-5M", "a", "b"], "-5M: not a size"),
+        (["--oplimit", str(1 << 63), "a", "b"], "too large: write a number of 9223372036854775807 or less"),
+        (["--checkpoint-interval", "9" * 5000, "a", "b"], "too large: write 1000000000 seconds or less"),
         (["--modify-window", "0.5", "a", "b"], "--modify-window"),
         (
             ["--existing", "update", "a", "b"],
@@ -260,6 +264,12 @@ def test_refused(argv: list[str], culprit: str) -> None:
     text = refusal(*argv)
     assert culprit in text
     assert "--help" in text
+
+
+@pytest.mark.parametrize("option", ["--sparse-limit", "--strip-components", "--max-errors", "--oplimit"])
+def test_a_negative_number_is_a_value_of_ptar_too(option: str) -> None:
+    """It has an option -0, so that argparse takes a dash and a digit for an option."""
+    assert f"{option}: -1: not a whole number" in refusals.refusal(partial(PTAR.parse, [option, "-1", "-tf", "a"]))
 
 
 @pytest.mark.parametrize(
