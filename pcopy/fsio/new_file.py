@@ -35,7 +35,7 @@ from pcopy.fsio.in_place import Over, drop_old_xattrs, incomplete, status_before
 from pcopy.fsio.layout import PLAIN, Recipe, lay_out
 from pcopy.fsio.nodes import Node, handle_of, make_node
 from pcopy.fsio.preserve import Preserve
-from pcopy.fsio.problem import MetadataProblem, Problem, failing
+from pcopy.fsio.problem import MetadataProblem, Problem, failing, full_directory
 from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import create, put_in_place, remove, reopen
 
@@ -260,5 +260,10 @@ def give_name(
 def clear_way(directory: int, name: bytes, present: os.stat_result | None) -> None:
     """Makes room for a rename to ``name``: of a directory only an empty one gives way. Raises ``Problem``."""
     if present is not None and stat.S_ISDIR(present.st_mode):
-        with failing("rmdir"), suppress(FileNotFoundError):
-            os.rmdir(name, dir_fd=directory)
+        try:
+            with failing("rmdir"), suppress(FileNotFoundError):
+                os.rmdir(name, dir_fd=directory)
+        except Problem as problem:
+            if problem.is_full:
+                raise full_directory() from None
+            raise

@@ -81,6 +81,12 @@ class failing:  # noqa: N801 (it reads as a statement does)
             raise Problem.of(self._operation, error, on_source=self._on_source) from error
 
 
+def full_directory() -> Problem:
+    """The problem of an item whose name in the target a directory has that is not empty."""
+    why = "a directory that is not empty is not replaced by an item of another type; move or remove it"
+    return Problem("rmdir", errno.ENOTEMPTY, text=f"{os.strerror(errno.ENOTEMPTY)}: {why}")
+
+
 class MetadataProblem(Problem):
     """The item's contents are whole, but not all of its metadata could be set."""
 

@@ -35,7 +35,7 @@ from pcopy.fsio.in_place import Over, open_over
 from pcopy.fsio.kernel.columns import GROUP, OWNER
 from pcopy.fsio.layout import PLAIN, Recipe, Target
 from pcopy.fsio.nodes import open_node
-from pcopy.fsio.problem import REPLACED, Problem, TargetChanged, failing
+from pcopy.fsio.problem import REPLACED, Problem, TargetChanged, failing, full_directory
 from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import is_undressed
 from pcopy.named import NamedTuple
@@ -177,7 +177,7 @@ class Existing(NamedTuple):
     def refuse_full(self) -> None:
         """Raises ``Problem`` if it is a directory that is in the way, before anything is copied for that."""
         if stat.S_ISDIR(self.status.st_mode) and not is_empty(self.directory, self.name):
-            raise Problem("rmdir", errno.ENOTEMPTY)
+            raise full_directory()
 
     def gives_way(self, source: Status) -> bool:
         """Where nothing is replaced unasked: does it give way to ``source``?
