@@ -30,7 +30,7 @@ def add_compare_options(parser: ArgumentParser) -> None:
         help="compare A and B by these properties; without content, no file is read. Lines: only A, only B, "
         "differ in ...")  # fmt: skip
     add("--modify-window", metavar="SECONDS", type=taking(at_least_0), default=0,
-        help="times that differ by no more seconds are equal (default 0: to the nanosecond)")  # fmt: skip
+        help="times that differ by at most SECONDS are equal (default 0: equal to the nanosecond)")  # fmt: skip
     add("--output", metavar="CLASS:FILE", action="append", type=taking(_list), default=[],
         help=f"list in FILE the paths of a class: {', '.join(_CLASSES)}, or {_IN}size and so on; may be given several "
         "times; classes with the same FILE come into one list")  # fmt: skip

@@ -58,10 +58,19 @@ def _unreadable(path: bytes, error: OSError) -> Refused:
         return Refused(f"{shown(path)}: is no regular file, and cannot be the configuration")
     if isinstance(error, NotTrusted):
         return Refused(f"{shown(path)}: cannot be the configuration: {error.strerror}")
-    advice = "mend that, or set XDG_CONFIG_HOME to another directory, if the file is the user's own"
     if isinstance(error, FileNotFoundError):
         return Refused(f"{shown(path)}: the configuration is a symbolic link that leads nowhere; remove or mend it")
-    return Refused(f"{shown(path)}: the configuration cannot be read: {error.strerror}; {advice}")
+    advice = ", or set XDG_CONFIG_HOME to another directory" if _is_of_user(path) else ""
+    text = f"{shown(path)}: the configuration cannot be read: {error.strerror}"
+    return Refused(f"{text}; remove the cause{advice}")
+
+
+def _is_of_user(path: bytes) -> bool:
+    """Return True if ``path`` is the user's default file (``pcopy.cli.program.default_files``)."""
+    directory = os.environb.get(b"XDG_CONFIG_HOME", b"")
+    if not directory.startswith(b"/"):
+        directory = os.path.expanduser(b"~/.config")
+    return path == os.path.join(directory, b"pcopy.yaml")
 
 
 def _refuse_others(path: bytes, status: os.stat_result) -> None:
@@ -73,10 +82,9 @@ def _refuse_others(path: bytes, status: os.stat_result) -> None:
     if not trouble and (seen.st_dev, seen.st_ino) != (status.st_dev, status.st_ino):
         trouble = "it has just been replaced"
     if trouble:
-        raise Refused(
-            f"{shown(path)}: {trouble}, and root takes its configuration from nobody else: chown root and "
-            "chmod go-w what is root's, or name another place by XDG_CONFIG_HOME (sudo -H takes root's own)"
-        )
+        advice = ", or name another place by XDG_CONFIG_HOME (sudo -H takes root's own)" if _is_of_user(path) else ""
+        text = f"{shown(path)}: {trouble}, and root takes its configuration from nobody else"
+        raise Refused(f"{text}: chown root and chmod go-w what is root's{advice}")
 
 
 def _way(path: bytes) -> Iterator[tuple[bytes, os.stat_result]]:

@@ -57,11 +57,12 @@ def add_everyday(parser: ArgumentParser, program: str) -> None:
     add = everyday.add_argument
     add_ranks(everyday, program, "copy", ranks)
     add("-u", "--update", dest="existing", action="store_const", const="newer", default=None,
-        help="leave files alone that are as new as the source, or newer; the same as --existing newer")  # fmt: skip
+        help="replace files only if the source is newer, or of equal time and another size; the same as "
+        "--existing newer")  # fmt: skip
     add("--existing", metavar="WHAT", type=taking(_policy), default=None,
-        help="when to replace files that are there: replace (always), changed (if size or time differ; where only "
-        "metadata do, these are set), newer (if the source is newer), skip (never), fail (never; they count as "
-        f"failed); default: {'changed' if program == 'psync' else 'replace'}")  # fmt: skip
+        help="when to replace files that are there: replace (always), changed (if size or contents differ; contents "
+        "are compared where only times differ; other metadata are set), newer (as -u), skip (never), fail (never; "
+        f"they count as failed); default: {'changed' if program == 'psync' else 'replace'}")  # fmt: skip
     add("--checksum", action="store_true",
         help="leave files alone whose contents are equal, whatever their times; replace others")  # fmt: skip
     add("--inplace", action="store_true", help="write over existing files instead of replacing them by new ones")
@@ -88,7 +89,8 @@ def add_kept(parser: ArgumentParser) -> None:
     add("--chown", metavar="USER:GROUP", type=taking(parse_owner), default=_DEFAULTS.preserve.chown,
         help="owner and group of all copies, names or numbers; either may be left out")  # fmt: skip
     add("--modify-window", metavar="SECONDS", type=taking(at_least_0), default=_DEFAULTS.modify_window,
-        help="times that differ by no more than this are equal (default 0)")  # fmt: skip
+        help="times that differ by at most SECONDS are equal (default 0: equal to the nanosecond, or cut as file "
+        "systems cut them)")  # fmt: skip
 
 
 def add_proof(parser: ArgumentParser) -> None:

@@ -16,6 +16,7 @@ from pcopy.cli.mistakes import OF_PWALK, named_nearest
 from pcopy.cli.program import Words
 from pcopy.cli.tree_program import TreeProgram
 from pcopy.errors import Refused
+from pcopy.text import shown
 from pcopy.walk.expression import ARGUMENTS, INSTEAD, arguments_of, begins, parse
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ exit status:
         outputs = tuple(map(os.fsencode, values.output))
         values.summary = values.summary or values.page is not None
         if values.page is not None and not values.page.endswith(".html"):
-            raise Refused(f"--page {values.page}: a page is written, and its name has to end in .html")
+            raise Refused(f"--page {shown(os.fsencode(values.page))}: write a name that ends in .html")
         if values.json and not (outputs or values.summary):
             raise Refused("--json prints a summary, and here is a list; write --json-lines, --summary, or --output")
         if values.json_lines and (values.json or values.summary):

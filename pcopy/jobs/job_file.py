@@ -72,6 +72,10 @@ class JobRoot(NamedTuple):
         return Root(**{name: getattr(self, name) for name in Root._fields})
 
 
+class _NotWritten(ValueError):
+    """The contents of a file ``job`` are not what ``encode`` writes; the text says where, for users."""
+
+
 class OtherVersion(ValueError):
     """Another version of pcopy has written it; with the job's ``roots`` if they are as this one writes them."""
 
@@ -164,8 +168,10 @@ def decode(contents: bytes) -> JobFile:
         job = _job(fields)
     except OtherVersion:
         raise
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ValueError(f"not what pcopy writes: {error!r}") from None
+    except _NotWritten as error:
+        raise ValueError(f"not what pcopy writes: {error}") from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise ValueError("not what pcopy writes: its contents have another structure") from None
     if not job.name.isalnum() or job.state not in STATES or not job.roots or job.runs < 1:
         raise ValueError("not what pcopy writes: a name, a state, roots or runs that no job has")
     return job
@@ -175,13 +181,15 @@ def _job(plain: Mapping[str, Any]) -> JobFile:
     """What the object says; raises whatever comes of one that pcopy has not written."""
     fields = {name: _value(value) for name, value in plain.items()}
     for name, kind in _TYPES.items():
+        if name not in fields:
+            raise _NotWritten(f"the field {name} is missing")
         if not isinstance(fields[name], kind):
-            raise TypeError(name)
+            raise _NotWritten(f"the field {name} has a wrong type")
     if not all(isinstance(path, bytes) for path in fields["above"]):
-        raise TypeError("above")
+        raise _NotWritten("the field above has a wrong type")
     for path, (_, _, _, _) in fields["mounts"]:
         if not isinstance(path, bytes):
-            raise TypeError("mounts")
+            raise _NotWritten("the field mounts has a wrong type")
     fields["roots"] = _roots(fields["roots"])
     return JobFile(**fields)
 
@@ -230,7 +238,7 @@ def _value(plain: Any) -> Any:
     if kind == "bytes":
         return inner.encode("utf-8", "surrogateescape")
     if kind != "map":
-        raise ValueError(f"no kind of value: {kind}")
+        raise _NotWritten(f"no kind of value: {shown(os.fsencode(kind))}")
     return {key: _value(one) for key, one in inner.items()}
 
 

@@ -118,6 +118,13 @@ def test_a_kind_of_value_that_pcopy_has_not_is_refused() -> None:
         decode(b"pcopy job 6 %s\n%s" % (digest, body))
 
 
+def test_a_field_that_is_missing_is_named() -> None:
+    body = encode(job_of(some_root())).partition(b"\n")[2].replace(b'"stored"', b'"shored"', 1)
+    digest = hashlib.blake2b(body, digest_size=16).hexdigest().encode()
+    with pytest.raises(ValueError, match=r"^not what pcopy writes: the field stored is missing$"):
+        decode(b"pcopy job 6 %s\n%s" % (digest, body))
+
+
 @pytest.mark.parametrize(
     "wrong", [{"name": "../x"}, {"name": ""}, {"state": "well"}, {"runs": 0}, {"runs": "1"}, {"totals": ()}]
 )
