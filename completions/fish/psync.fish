@@ -1,6 +1,6 @@
 # Drawn by completions/draw_completions.py from the parser: change that.
 complete -c psync -s n -l ranks -r -f -d 'processes that copy'
-complete -c psync -s u -l update -d 'leave files alone that are as new as the source, or newer'
+complete -c psync -s u -l update -d 'replace files only if the source is newer, or of equal time and another size'
 complete -c psync -l existing -r -f -a 'replace changed newer skip fail' -d 'when to replace files that are there'
 complete -c psync -l checksum -d 'leave files alone whose contents are equal, whatever their times'
 complete -c psync -l inplace -d 'write over existing files instead of replacing them by new ones'
@@ -25,7 +25,7 @@ complete -c psync -l backup -r -f -a '(__fish_complete_directories)' -d 'move wh
 complete -c psync -l preserve -r -f -a 'mode ownership timestamps links xattr acl sparse all' -d 'keep these attributes only'
 complete -c psync -l no-preserve -r -f -a 'mode ownership timestamps links xattr acl sparse all' -d 'keep all attributes but these'
 complete -c psync -l chown -r -f -d 'owner and group of all copies, names or numbers'
-complete -c psync -l modify-window -r -f -d 'times that differ by no more than this are equal'
+complete -c psync -l modify-window -r -f -d 'times that differ by at most SECONDS are equal'
 complete -c psync -l verify -d 'read back from storage what was copied, and compare it'
 complete -c psync -l repair -d 'as --verify, and copy again the items that differ'
 complete -c psync -l signature -r -F -d 'write one value for the whole dataset'
