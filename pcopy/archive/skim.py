@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pcopy.archive.member import BLOCK, filled_up
-from pcopy.archive.reader import MOST_HEADERS, Broken, Read, full_name, has_data, is_header, link_data, number
+from pcopy.archive.member import BLOCK, MOST_HEADERS, filled_up
+from pcopy.archive.reader import Broken, Read, full_name, has_data, is_header, link_data, number
 from pcopy.archive.records import LARGEST, PaxRecords, parsed_records
 
 if TYPE_CHECKING:

@@ -158,7 +158,7 @@ def made_with_files(
 
 
 def _filter_origins(counting: Effective) -> tuple[str, ...]:
-    """Return where filters are set, if a file sets any: file and line, and the command line. An empty list sets none."""
+    """Return where filters are set, if a file sets any (an empty list is none): file and line, and the command line."""
     origins = [setting.origin for setting in counting.settings if setting.name in _FILTERS and setting.words]
     if origins and any(option.name in _FILTERS for option in counting.given):
         origins.append(COMMAND_LINE)

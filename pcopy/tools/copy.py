@@ -36,7 +36,7 @@ from pcopy.text import counted, for_shell, shown
 from pcopy.tools.arguments import CopyArguments, asked_for, refuse_different, renewed
 from pcopy.tools.director import STAGES, CopyDirector
 from pcopy.tools.outputs import check_outputs, holds_more, write_result
-from pcopy.tools.summary import job_lines, lacks_only_deletion, summary_of, told_of_halt
+from pcopy.tools.summary import filter_values, job_lines, lacks_only_deletion, summary_of, told_of_halt
 from pcopy.walk.look_ahead import LookAhead
 from pcopy.walk.visitor import Visitor
 
@@ -292,7 +292,7 @@ class CopyPreparation(Preparation):
         goes_on = not is_done and self.kept is not None and self.kept.is_stored
         job = self.job.name if goes_on else None
         self.values = summary_of(ended, seconds, ranks, signature=self._signature, job=job, before=before)
-        self.values |= {"filters": list(self.telling.filters)}
+        self.values |= filter_values(self.telling.filters)
         if self.telling.json:
             print(json.dumps(self.values), flush=True)
         elif not is_quiet:

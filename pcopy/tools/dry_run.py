@@ -22,7 +22,7 @@ from pcopy.text import counted, shown
 from pcopy.tools.arguments import CopyArguments
 from pcopy.tools.copy import CopyPreparation
 from pcopy.tools.space import NoRoom, Room, free_on
-from pcopy.tools.summary import summary_of, sums_lines
+from pcopy.tools.summary import filter_values, summary_of, sums_lines
 from pcopy.units import show_seconds, show_size
 from pcopy.walk.look_ahead import LookAhead
 
@@ -114,6 +114,7 @@ class DryRunPreparation(CopyPreparation):
         for remark in self._remarks:
             self._tell(remark)
         self.values = summary_of(ended, seconds, ranks) | {"bytes_per_second": 0} | self._values()
+        self.values |= filter_values(self.telling.filters)
         if self.telling.json:
             print(json.dumps(self.values), flush=True)
         elif not self.telling.quiet or ended.status:

@@ -20,7 +20,8 @@ from pcopy.tasks.base.itemized import Itemized
 from pcopy.tasks.base.job import InFront, Sink, Totals
 from pcopy.text import counted
 from pcopy.tools.arguments import VerifyArguments
-from pcopy.tools.selecting import filter_values, left_out, nothing_selected
+from pcopy.tools.selecting import left_out, nothing_selected
+from pcopy.tools.summary import filter_values
 
 
 class LinesOfItems(InFront):

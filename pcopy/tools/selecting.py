@@ -53,11 +53,6 @@ def refuse_nothing(roots: Sequence[Root], options: Options, ahead: LookAhead) ->
         raise Refused(f"{sources}: the filters select nothing in it: {_reason(options.select)}")
 
 
-def filter_values(origins: Sequence[str]) -> dict[str, object]:
-    """Return what ``--json`` shows of filters that files set."""
-    return {"filters": list(origins)}
-
-
 def left_out(totals: Totals, filters: Sequence[str], of: str = "") -> str:
     """Return how many items (``of`` whatever they are of) filters left out, and where these are set; "" if none.
 

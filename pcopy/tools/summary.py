@@ -95,6 +95,11 @@ def summary_lines(
     return lines
 
 
+def filter_values(origins: Sequence[str]) -> dict[str, object]:
+    """Return what ``--json`` shows of filters that files set."""
+    return {"filters": list(origins)}
+
+
 def sums_lines(totals: Totals, done: str, left: str, *, sizes: bool = True) -> list[str]:
     """What was found, and what has become of it: what is ``done`` by kind, too; ``left`` are items that stay. Without
     ``sizes`` nobody has asked how large files are."""

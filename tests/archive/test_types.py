@@ -76,7 +76,7 @@ def unpacked_by_tar(data: bytes, place: Path) -> list[str]:
 def test_data_follow_the_types_that_gnu_tar_unpacks_with_data(magic: str, tmp_path: Path) -> None:
     """The block after a header that states 512 bytes is a header: who takes it for data has no ``inner``."""
     if os.geteuid():
-        pytest.skip("needs root: makes devices")
+        pytest.skip("devices are for root")
     more: Any = {"magic": MAGICS[magic]}
     for kind in TYPES:
         for name in (b"q", b"q/"):

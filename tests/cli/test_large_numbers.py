@@ -85,6 +85,7 @@ def place(area: Path) -> Path:
     return area
 
 
+@pytest.mark.in_turn(80)
 @pytest.mark.parametrize(("program", "option", "number"), TABLE)
 def test_a_number_is_refused_or_used(place: Path, program: str, option: str, number: str) -> None:
     value = FORMS.get(option, "{}").format(NUMBERS_TRIED[number])

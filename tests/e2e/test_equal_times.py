@@ -149,7 +149,7 @@ def test_files_are_read_only_where_times_are_in_doubt(area: Path) -> None:
     log = area / "trace"
     trace = ["strace", "-f", "-qq", "-o", str(log), "-e", "trace=open,openat,openat2"]
     if subprocess.run(["strace", "-V"], capture_output=True, check=False).returncode:
-        pytest.skip("strace is not installed")
+        pytest.skip("there is no strace here")
     done = pcopy("-q", "--mirror", f"{area}/source/", area / "copy", ranks=1, wrap=trace)
     assert done.returncode == 0, show(done)
     opened = [line for line in log.read_text(errors="replace").splitlines() if "O_PATH" not in line]

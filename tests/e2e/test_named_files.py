@@ -294,7 +294,7 @@ def test_lines_are_appended_to_what_may_only_grow(place: Path, row: str) -> None
     require_root("set an attribute of a file")
     named = TABLE[row]
     if subprocess.run(["chattr", "+a", place / "src/a"], check=False, capture_output=True).returncode:
-        pytest.skip("no attributes of files here")
+        pytest.skip("chattr: not for files of this file system")
     subprocess.run(["chattr", "-a", place / "src/a"], check=True)
     old = b'{"action": "old"}\n'
     (place / named.name).write_bytes(old)

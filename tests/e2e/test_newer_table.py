@@ -180,7 +180,7 @@ def test_no_name_of_the_source_is_deleted(area: Path, policy: str, age: str, ran
 def test_files_stay_or_go_as_with_rsync(area: Path, age: str) -> None:
     """Regular files of the same and of another size: there rsync -u has the same rule."""
     if shutil.which("rsync") is None:
-        pytest.skip("rsync is not installed")
+        pytest.skip("there is no rsync here")
     for number, (there, cut) in enumerate((text, cut) for text in ("copied", "longer text") for cut in (0, 1)):
         for tree in ("source", "copy", "theirs"):
             (area / tree).mkdir(exist_ok=True)

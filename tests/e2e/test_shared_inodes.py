@@ -50,7 +50,7 @@ def fifo(path: Path) -> None:
 
 def device(path: Path) -> None:
     if not is_root():
-        pytest.skip("only root makes devices")
+        pytest.skip("devices are for root")
     os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3))
 
 

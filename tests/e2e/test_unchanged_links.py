@@ -35,7 +35,7 @@ def further(path: Path, first: Path) -> None:
 
 def node(path: Path, minor: int) -> None:
     if not is_root():
-        pytest.skip("only root makes devices")
+        pytest.skip("devices are for root")
     path.parent.mkdir(parents=True, exist_ok=True)
     os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, minor))
     os.utime(path, ns=(NOW, NOW))

@@ -82,6 +82,8 @@ KINDS = {
         r"no run is forked",
         r"only the kernel in C leaves them alone",
         r"pverify has no use for it",
+        r"its index says where the archive ends",
+        r"which device --existing newer keeps is tested with the types of items",
     ),
 }
 """Expressions for whole reasons."""
