@@ -42,6 +42,12 @@ _OF_ALL = frozenset((b"path", b"linkpath", b"size", b"uid", b"gid", b"uname", b"
 """Records of a global header that are applied to the members after it."""
 _OF_ONE = (b"GNU.sparse.", b"SCHILY.xattr.", b"SCHILY.acl.", b"LIBARCHIVE.xattr.")
 """Keys of records that describe one file: in a global header they are refused, as no program writes them there."""
+_PLACE_AND_NAME = frozenset((b"size", b"path", b"GNU.sparse.name"))
+"""Records that say where a member ends and what its name is."""
+_LONGEST_KEY = 64
+"""Bytes that hold the length and the key of each of these records."""
+_LONGEST_VALUE = 8 << 10
+"""Bytes of each of these records: a path is below 4 KiB."""
 _DEVICES = (b"3", b"4")
 _CONTINUED = b"M"
 _PLAIN = (FILE, LINK, SYMLINK, *_DEVICES, DIRECTORY, b"6")
@@ -214,6 +220,8 @@ class _Before:
         self.name = b""
         self.link = b""
         self.size = 0
+        self.excess = ""
+        """Why not all of it was read, if it is too long: the member cannot be had, and its data are passed over."""
 
     def read(self, source: Source, at: int, kind: bytes, size: int, shared: dict[bytes, bytes]) -> None:
         """Take the header of this ``kind`` whose body of ``size`` bytes stands at ``at``.
@@ -223,11 +231,18 @@ class _Before:
         after = at + filled_up(size)
         self.size += size
         try:
-            if self.size > _most_headers(source.most_extents):
-                after = after if stands_at(source.block, after) else at
-                text = f"headers of {self.size:,} bytes for one member, and {MOST_HEADERS:,} are read at most"
-                raise Broken(f"{text}; if they hold a map of holes, --sparse-limit 0 allows more")
-            self.take(kind, _body(source, at, size), shared)
+            if self.size <= _most_headers(source.most_extents):
+                self.take(kind, _body(source, at, size), shared)
+                return
+            text = f"headers of {self.size:,} bytes for one member, and {MOST_HEADERS:,} are read at most"
+            self.excess = f"{text}; if they hold a map of holes, --sparse-limit 0 allows more"
+            if not stands_at(source.block, after):  # the size is not to be believed
+                after = at
+                raise Broken(self.excess)
+            if kind == _GLOBAL:
+                raise Broken(self.excess)
+            if kind in (_OWN, _SOLARIS):
+                self.records.update(_place_and_name(source, at, size))
         except Broken as broken:
             broken.after = after
             raise
@@ -247,6 +262,31 @@ class _Before:
                 _share(found, shared)
             else:
                 self.records = found
+
+
+def _place_and_name(source: Source, at: int, size: int) -> dict[bytes, bytes]:
+    """Return those records of a pax header that say where its member ends and what its name is.
+
+    The header of ``size`` bytes at ``at`` is too long to be held as a whole. Raises ``Broken`` and ``Cut``.
+    """
+    found: dict[bytes, bytes] = {}
+    end, window, opened = at + size, b"", at
+    while at < end:
+        if opened + len(window) < min(at + _LONGEST_KEY, end):
+            window, opened = _body(source, at, min(WINDOW, end - at)), at
+        start = window[at - opened : at - opened + _LONGEST_KEY]
+        digits, _, rest = start.partition(b" ")
+        if not digits.isdigit():
+            if not start.strip(b"\0"):
+                break
+            raise Broken("a pax header without lengths")
+        length, key = int(digits), rest.partition(b"=")[0]
+        if not len(digits) < length <= end - at:
+            raise Broken("a pax header whose lengths are wrong")
+        if key in _PLACE_AND_NAME and length <= _LONGEST_VALUE:
+            found[key] = _body(source, at, length)[len(digits) + len(key) + 2 : -1]
+        at += length
+    return found
 
 
 def _most_headers(most_extents: int) -> int:
@@ -397,6 +437,8 @@ def _built(source: Source, head: _Head, before: _Before, lookup: Lookup) -> Foun
     try:
         stored = _stored(source, head, records, name)
         source.after[start] = data + filled_up(stored)
+        if before.excess:
+            raise ValueError(before.excess)
         if block[156:157] == _CONTINUED:
             raise ValueError("it goes on from another volume, and a part of a file is no file")
         contents = StoredContents(data, stored, stored if kind == FILE else 0, None)

@@ -7,6 +7,7 @@ bytes that are asked for, and calls.
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from pcopy.archive.records import LARGEST
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.archive.described import check_headers
 from tests.archive.test_types import END, header, item, pax
+from tests.support.command import REPOSITORY
 
 MIB = 1 << 20
 _MEASURE = """\
@@ -183,6 +185,47 @@ def test_headers_of_one_member_are_limited_in_sum(kind: bytes) -> None:
         assert isinstance(found[-1], FoundMember) and found[-1].member.name == b"after"
         wanted = kind == b"g" or not more  # each global header counts alone
         assert all(isinstance(each, FoundMember) for each in found) == wanted, (kind, more)
+
+
+@pytest.mark.parametrize("order", ["size first", "size last"])
+def test_data_of_a_member_with_too_long_headers_are_no_members(order: str, tmp_path: Path) -> None:
+    """Its size stands in the header that is too long; GNU tar says which members there are."""
+    inner = item(b"planted", b"p" * 512)
+    wanted = [record(b"path", b"real/name"), record(b"size", b"%d" % len(inner))]
+    comment = [record(b"comment", b"c" * (MOST_HEADERS + 1))]
+    records = wanted + comment if order == "size first" else comment + wanted
+    data = pax(b"".join(records)) + header(b"short") + inner + item(b"good", b"g") + END
+    found = read(data)
+    assert [each.name if isinstance(each, Damage) else each.member.name for each in found] == [b"real/name", b"good"]
+    assert isinstance(found[0], Damage) and "headers of" in found[0].text
+    (tmp_path / "a.tar").write_bytes(data)
+    listed = subprocess.run(["tar", "-tf", tmp_path / "a.tar"], check=True, capture_output=True).stdout
+    assert listed == b"real/name\ngood\n"
+
+
+_FEW_POINTS = """
+import sys
+from pcopy.archive import index
+from pcopy.tasks.archive import arrange
+index.MOST_POINTS = arrange.MOST_POINTS = 8
+arrange.POINTS_APART = 512
+from pcopy.cli.ptar import PTAR
+sys.exit(PTAR.main(sys.argv[1:]))
+"""
+
+
+def test_an_index_that_is_written_is_within_the_limit(tmp_path: Path) -> None:
+    """Here of 8 offsets: where there are more members, offsets are further apart."""
+    for number in range(40):
+        (tmp_path / f"tree/{number}").mkdir(parents=True)
+        (tmp_path / f"tree/{number}/file").write_bytes(b"x")
+    words = [sys.executable, "-c", _FEW_POINTS, "-n", "1"]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    for more in (("-cf", "a.tar", "tree"), ("-tf", "a.tar")):
+        run = subprocess.run([*words, *more], cwd=tmp_path, env=environment, check=True, capture_output=True, text=True)
+        assert "index" not in run.stderr
+    lines = (tmp_path / "a.tar.idx").read_bytes().splitlines()
+    assert lines[1] == b"0" and 1 < len(lines) - 2 <= 8
 
 
 def test_global_header_costs_once() -> None:

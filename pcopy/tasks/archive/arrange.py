@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Iterator
 from itertools import islice
 
+from pcopy.archive.index import MOST_POINTS
 from pcopy.archive.member import BLOCK, RECORD, filled_up
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
@@ -27,6 +28,9 @@ from pcopy.tasks.archive.write_members import WriteMembers
 from pcopy.tasks.base.kind import Kind, Note, Steps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Result
+
+POINTS_APART = 1 << 20
+"""Bytes between two offsets of the index, at least."""
 
 AT_ONCE = 1024
 """Pieces that are told at once."""
@@ -72,16 +76,25 @@ class Placement:
         self.end = 0
         """Where the last member ends."""
         self.points = array("Q")
-        """Offsets of members, some of all: what the index tells."""
+        """Offsets of members, some of all: the index holds them."""
+        self._apart = POINTS_APART
         self.there: tuple[int, int] | None = None
         """If the job goes on: how many pieces an interrupted run has left, and of how many."""
 
+    def add_point(self, offset: int) -> None:
+        """Add the offset of a member, greater than all before, unless it is close to the last one.
+
+        Readers of an index accept ``MOST_POINTS`` offsets: in larger archives these are further apart.
+        """
+        if self.points and offset - self.points[-1] < self._apart:
+            return
+        if len(self.points) == MOST_POINTS:
+            self.points = self.points[::2]
+            self._apart *= 2
+        self.points.append(offset)
+
     def close(self) -> None:
         self.found.close()
-
-
-POINTS_APART = 1 << 20
-"""Bytes between two offsets that the index tells, at least."""
 
 
 class PlacePieces(Note, code=136, doing="laying out the archive", is_note=False):
@@ -96,13 +109,11 @@ class PlacePieces(Note, code=136, doing="laying out the archive", is_note=False)
             rank.stop(f"the archive cannot be made: {problem.operation}: {problem.strerror}")
             return
         offsets: list[array[int]] = [array("Q") for _ in range(rank.size)]
-        at, last = 0, -POINTS_APART
+        at = 0
         for number, (_, value) in enumerate(layout.found.sorted()):
             owner, size = int.from_bytes(value[:4], "big"), int.from_bytes(value[4:12], "big")
             offsets[owner].append(at)
-            if at - last >= POINTS_APART:
-                layout.points.append(at)
-                last = at
+            layout.add_point(at)
             at += size
             if len(offsets[owner]) >= AT_ONCE:
                 result.spawn(OffsetsNote(offsets[owner].tobytes(), False), owner=owner)
