@@ -45,7 +45,7 @@ STAYS: dict[str, tuple[str, ...]] = {
     "changed": LIKENED,
     "mended": ("equal", "dressed", "touched"),
     "checksum": ("equal", "dressed", "touched"),
-    "newer": (*ALIKE, "newer", "longer"),
+    "newer": (*ALIKE, "newer"),
     "skip": FILE_STATES[2:],
 }
 """By the rule; "mended" is ``--existing changed`` with ``--repair``, which finds the twins."""

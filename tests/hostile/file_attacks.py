@@ -197,7 +197,7 @@ INPLACE = ("-n", "1", "--inplace")
 WRITTEN_OVER = Window("open", "victim", TARGET)
 CREATED = Window("create", "victim", TARGET)
 REOPENED = Window("open", ".pcopy-*", TARGET, 2)
-TO_BE_FINISHED = Window("stat", "large", TARGET, 2)
+TO_BE_FINISHED = Window("open", ".pcopy-*", TARGET, 4)  # after three chunks
 TO_BE_RENAMED = Window("rename", ".pcopy-*", TARGET)
 TO_BE_LINKED = Window("open", "one", TARGET)
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.users import is_root
 
-FOUND_NOWHERE = ("chromium", "fish", "zsh")
+FOUND_NOWHERE = ("b3sum", "chromium", "fish", "zsh")
 """Programs that ``bin/install-debian-packages tests`` does not install."""
 
 KINDS = {

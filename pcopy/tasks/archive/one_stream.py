@@ -19,10 +19,9 @@ from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.seekable_zstd import read_frames
 from pcopy.fsio.source import status_of
 
-_GZIP = b"\x1f\x8b"
 MAGICS = {
     b"\x28\xb5\x2f\xfd": "zstd",
-    _GZIP: "gzip",
+    b"\x1f\x8b": "gzip",
     b"\xfd7zXZ": "xz",
     b"BZh": "bzip2",
     b"\x04\x22\x4d\x18": "lz4",
@@ -57,10 +56,7 @@ def contents_of(descriptor: int, program: str) -> Iterator[bytes]:
 
 
 def _gunzipped(descriptor: int) -> Iterator[bytes]:
-    """Members of gzip (RFC 1952), one behind the other; zeros may follow, as behind a tape's last block.
-
-    Other bytes behind a member are ignored, as gzip, bsdtar and tarfile do; the reader of tar misses what lacks.
-    """
+    """Members of gzip (RFC 1952), one behind the other; zeros may follow, as behind a tape's last block."""
     packed = _Packed(descriptor)
     packed.fill()
     while packed.data:
@@ -76,8 +72,6 @@ def _gunzipped(descriptor: int) -> Iterator[bytes]:
             if piece:
                 yield piece
         packed.skip_zeros()
-        if not packed.data.startswith(_GZIP[: len(packed.data)]):
-            return
 
 
 class _Packed:
