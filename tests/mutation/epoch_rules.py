@@ -282,7 +282,9 @@ COMMITS = (
     Rule(
         "a job that was told to stop does not wait for what is lost",
         "commit.py",
-        "        if halted and report.durable == LOST:\n            self.is_complete = False\n            return True\n",
+        "        if halted and report.durable == LOST:\n"
+        "            self.is_complete = False\n"
+        "            return True\n",
         "",
         (DURABLE + "test_a_job_that_is_told_to_stop_does_not_wait_for_data_that_are_lost",),
     ),
