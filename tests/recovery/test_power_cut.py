@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from pcopy.named import NamedTuple
+from tests.support import loops
 from tests.support.faults import require_strace
 from tests.support.filesystems import mounted, scratch
 
@@ -187,7 +188,8 @@ def cut_power(kind: str, point: Path, area: Path) -> None:
     image = area / "copy.image"
     subprocess.run(["cp", "--sparse=always", str(point) + ".image", str(image)], check=True)
     subprocess.run(["umount", str(point)], check=True)
-    subprocess.run(["mount", "-o", "loop", str(image), str(point)], check=True)
+    with loops.attached(image) as device:
+        subprocess.run(["mount", str(device), str(point)], check=True)
     image.unlink()
 
 
