@@ -252,7 +252,7 @@ class Balanced(HTMLParser):
 
 
 REFUSED = {
-    ("--page", "x.txt"): "its name has to end in .html",
+    ("--page", "x.txt"): "write a name that ends in .html",
     ("--from", "nowhere"): "--from nowhere: does not exist",
     ("--from", "list", ".", "list"): "name at most one directory",
     ("--from", "list", "list"): "list: is no directory",
