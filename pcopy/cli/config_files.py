@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from pcopy.errors import Refused
 from pcopy.fsio.close import held_open
-from pcopy.fsio.named_file import NotTrusted, open_to_read
+from pcopy.fsio.named_file import NotTrusted, WrongKind, open_to_read
 from pcopy.jobs.meant import meant
 from pcopy.signature.plain_yaml import Flaw, Value, load
 from pcopy.text import harmless, shown
@@ -54,7 +54,7 @@ def _contents(descriptor: int) -> bytes:
 def _unreadable(path: bytes, error: OSError) -> Refused:
     if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
         return Refused(f"{shown(path)}: does not exist; {meant(path) or 'check the name after --config'}")
-    if isinstance(error, NotTrusted) and error.errno != errno.EPERM:
+    if isinstance(error, WrongKind):
         return Refused(f"{shown(path)}: is no regular file, and cannot be the configuration")
     if isinstance(error, NotTrusted):
         return Refused(f"{shown(path)}: cannot be the configuration: {error.strerror}")

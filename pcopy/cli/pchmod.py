@@ -97,7 +97,7 @@ def _mode_and_paths(values: Namespace, paths: tuple[bytes, ...]) -> _Meant:
     if values.mode is not None and values.reference is not None:
         raise Refused("--mode and --reference both say which mode: leave one out")
     if values.reference is not None:
-        with _held("--reference", values.reference) as descriptor:
+        with _path_descriptor("--reference", values.reference) as descriptor:
             return _Meant(f"{stat.S_IMODE(os.fstat(descriptor).st_mode):05o}", paths)
     if values.mode is not None:
         if not _is_mode(values.mode):
@@ -141,14 +141,14 @@ def _is_mode(text: str) -> bool:
 
 
 @contextmanager
-def _held(option: str, file: str) -> Iterator[int]:
-    """A descriptor to look at the file of an option. Raises ``Refused``."""
-    from pcopy.fsio.named_file import held
+def _path_descriptor(option: str, file: str) -> Iterator[int]:
+    """Open the file of an option, only to read its metadata. Raises ``Refused``."""
+    from pcopy.fsio.named_file import path_descriptor
 
     path = os.fsencode(file)
     with ExitStack() as stack:
         try:
-            descriptor = stack.enter_context(held(path))
+            descriptor = stack.enter_context(path_descriptor(path))
         except OSError as error:
             advice = "; name a file that is there" if isinstance(error, FileNotFoundError) else ""
             raise Refused(f"{option} {shown(path)}: {error.strerror}{advice}") from None
@@ -168,7 +168,7 @@ def _acls_of(file: str | None) -> tuple[bytes, bytes]:
     from pcopy.fsio.nodes import handle_of
     from pcopy.tasks.change.intent import acl_of
 
-    with _held("--acl-from", file) as descriptor:
+    with _path_descriptor("--acl-from", file) as descriptor:
         found = {ACCESS_ACL: acl_of(os.fstat(descriptor).st_mode), DEFAULT_ACL: b""}
         for name in found:
             try:

@@ -12,7 +12,7 @@ project's directory. Three rules hold for every user:
 Components are opened one by one, each relative to the descriptor of the directory before it, and links are resolved
 here. So what was checked is what is opened, whatever other users rename meanwhile. ``/dev/stdin``, ``/dev/stdout``,
 ``/dev/stderr``, ``/dev/fd/N`` and ``/proc/self/fd/N`` are recognised by their text: the descriptor is duplicated, and
-nothing is checked, because whoever started the program has opened it.
+only its kind is checked, because the program that started this one has opened it.
 
 What cannot be opened raises ``OSError``; its ``strerror`` is fit for the end of a line that names the path.
 """
@@ -58,8 +58,19 @@ class NotTrusted(OSError):
     """A rule of this module forbids to open the file; ``strerror`` says which, and what to do."""
 
 
+class WrongKind(NotTrusted):
+    """The item is of a kind that is not read or written, such as a directory."""
+
+
 class _Trust:
     all_links = False
+
+
+_starts: dict[tuple[int, int, int], int] = {}
+"""Offsets of inherited regular files (descriptor, device, inode) when they were first opened for reading.
+
+A list is read more than once (to be checked, and then to be used), and duplicates of a descriptor share one offset.
+"""
 
 
 def trust_all_links(trusted: bool) -> None:
@@ -131,9 +142,14 @@ def look(path: bytes) -> LookedAt:
         return LookedAt(place.path, None if place.item < 0 else os.fstat(place.item))
 
 
+def look_at_directory_of(path: bytes) -> LookedAt:
+    """Return what the directory of the file ``path`` is, as ``look``. Raises ``OSError``."""
+    return look(os.path.join(os.path.dirname(path) or b".", b"."))
+
+
 @contextmanager
-def held(path: bytes) -> Iterator[int]:
-    """Look at an item of any kind: give a descriptor for ``os.fstat`` and ``handle_of``. Raises ``OSError``."""
+def path_descriptor(path: bytes) -> Iterator[int]:
+    """Open an item of any kind, only for ``os.fstat`` and ``handle_of``. Raises ``OSError``."""
     with _place(path) as place:
         if place.inherited < 0 and place.item < 0:
             raise _error(errno.ENOENT)
@@ -293,22 +309,29 @@ def check_to_write(status: os.stat_result) -> None:
 
 
 def _check_kind(status: os.stat_result, *, regular: bool = False) -> None:
-    """Raise ``NotTrusted`` for what is neither a file nor a stream."""
+    """Raise ``WrongKind`` for what is neither a file nor a stream."""
     for is_kind, number, text in _REFUSED_KINDS:
         if is_kind(status.st_mode):
-            raise NotTrusted(number, text)
+            raise WrongKind(number, text)
     if regular and not stat.S_ISREG(status.st_mode):
-        raise NotTrusted(errno.EINVAL, "it is no regular file")
+        raise WrongKind(errno.EINVAL, "it is no regular file")
 
 
 def _duplicated(number: int, path: bytes, wrong: int, *, regular: bool = False) -> OpenedFile:
-    """A duplicate of an inherited descriptor, unless that was opened with the access mode ``wrong``."""
+    """Return a duplicate of an inherited descriptor, unless that was opened with the access mode ``wrong``.
+
+    A regular file is read from where it stood when it was first opened (``_starts``).
+    """
     import fcntl
 
     if fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == wrong:
         text = "not open for reading" if wrong == os.O_WRONLY else "not open for writing"
         raise NotTrusted(errno.EBADF, f"descriptor {number} is {text}")
-    _check_kind(os.fstat(number), regular=regular)
+    status = os.fstat(number)
+    _check_kind(status, regular=regular)
+    if wrong == os.O_WRONLY and stat.S_ISREG(status.st_mode):
+        key = number, status.st_dev, status.st_ino
+        os.lseek(number, _starts.setdefault(key, os.lseek(number, 0, os.SEEK_CUR)), os.SEEK_SET)
     return OpenedFile(os.dup(number), _path_of(number, path), inherited=True)
 
 
@@ -334,7 +357,7 @@ def _wait_for_writer(descriptor: int, path: bytes) -> None:
 
 @contextmanager
 def _place(path: bytes, *, trust_links: bool = False) -> Iterator[_Place]:
-    """Resolve ``path`` to the place that it leads to, all links followed, and hold that open. Raises ``OSError``."""
+    """Resolve ``path``, with all links followed; its place is open within the block. Raises ``OSError``."""
     walk = _Walk(path, trust_links=trust_links or _Trust.all_links)
     try:
         yield walk.resolved()
@@ -362,7 +385,7 @@ class _Walk:
             self._begin(path)
 
     def close(self) -> None:
-        """Close what is held open."""
+        """Close all descriptors."""
         for descriptor in (self._directory, self._item):
             if descriptor >= 0:
                 let_go(descriptor)
@@ -388,7 +411,7 @@ class _Walk:
         return _Place(self._directory, self._above, b".", self._item)
 
     def _begin(self, path: bytes) -> None:
-        """Start anew with an absolute path, or in the working directory."""
+        """Open the root or the working directory, in which ``path`` begins."""
         start, above = (b"/", b"/") if path.startswith(b"/") else (b".", os.getcwdb())
         self._enter(os.open(start, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), above)
         self._ahead = path.split(b"/")[::-1]
@@ -399,7 +422,10 @@ class _Walk:
         self._directory, self._above = directory, path
 
     def _look(self, part: bytes, *, is_last: bool) -> int | None:
-        """An O_PATH descriptor of a component, -1 for a last one that is not there; None: a link, which is ahead."""
+        """Return an O_PATH descriptor of a component, or -1 if it is the last one and does not exist.
+
+        Return None for a symbolic link; the components of its target come next.
+        """
         if not is_last:  # O_DIRECTORY mounts what is mounted on demand
             try:
                 return os.open(part, _LOOK | os.O_DIRECTORY, dir_fd=self._directory)
@@ -413,17 +439,18 @@ class _Walk:
             raise
         try:
             status = os.fstat(item)
-            if stat.S_ISLNK(status.st_mode):
+            is_link = stat.S_ISLNK(status.st_mode)
+            if is_link:
                 self._follow(part, status, os.readlink(b"", dir_fd=item))
-            elif is_last:
-                item, found = -1, item
-                return found
-            else:
+            elif not is_last:
                 raise _error(errno.ENOTDIR)
-        finally:
-            if item >= 0:
-                let_go(item)
-        return None
+        except BaseException:
+            let_go(item)
+            raise
+        if is_link:
+            let_go(item)
+            return None
+        return item
 
     def _follow(self, part: bytes, status: os.stat_result, target: bytes) -> None:
         if status.st_uid not in (0, os.geteuid()) and not self._trust_links:

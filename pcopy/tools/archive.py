@@ -14,7 +14,7 @@ from pcopy.archive.member import name_in_archive
 from pcopy.engine.task import Spawn, Task
 from pcopy.errors import INCOMPLETE, OK, STOPPED, Refused
 from pcopy.fsio.durable import sync_directory
-from pcopy.fsio.named_file import NotTrusted, look, obstacle
+from pcopy.fsio.named_file import NotTrusted, look_at_directory_of, obstacle
 from pcopy.fsio.problem import Problem
 from pcopy.jobs.files_from import path_of, sorted_list
 from pcopy.jobs.path_read import root_read
@@ -253,7 +253,7 @@ def _archive_to_make(path: bytes) -> bytes:
     if name in (b"", b".", b".."):
         raise Refused(f"{shown(path)}: is a directory, as it is written; name the archive's file")
     try:
-        real = look(os.path.join(directory or b".", b".")).path
+        real = look_at_directory_of(path).path
     except NotTrusted as error:
         raise Refused(f"{shown(path)}: cannot be made: {error.strerror}") from None
     except OSError as error:
@@ -289,7 +289,7 @@ def _root(path: bytes, directory: bytes, archive: bytes) -> Root:
     root = root_read(os.path.join(directory, path), follow=False)
     around, name = os.path.split(archive)
     try:
-        status = look(os.path.join(around, b".")).status
+        status = look_at_directory_of(archive).status
     except OSError as error:
         raise Refused(f"{shown(archive)}: its directory cannot be opened: {error.strerror}") from None
     assert status is not None  # of a directory that is there

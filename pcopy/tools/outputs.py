@@ -133,13 +133,12 @@ def _real_name(path: bytes, what: str) -> bytes:
 
     The name itself may be a link only for files that are written through; a link of another output's name stays one.
     """
-    from pcopy.fsio.named_file import NotTrusted, look
+    from pcopy.fsio.named_file import NotTrusted, look, look_at_directory_of
 
     try:
         if what in _WRITTEN_THROUGH:
             return look(path).path
-        directory, name = os.path.split(path)
-        return os.path.join(look(os.path.join(directory or b".", b".")).path, name)
+        return os.path.join(look_at_directory_of(path).path, os.path.basename(path))
     except NotTrusted as error:
         raise Refused(f"{shown(path)}: {error.strerror}") from None
     except OSError:  # ``_check_output`` says what is wrong

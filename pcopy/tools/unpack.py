@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from pcopy.engine.task import Spawn, Task
 from pcopy.errors import INCOMPLETE, OK, Refused
-from pcopy.fsio.named_file import NotTrusted, open_to_read
+from pcopy.fsio.named_file import NotTrusted, WrongKind, open_to_read
 from pcopy.fsio.problem import Problem
 from pcopy.jobs.meant import meant
 from pcopy.report.streams import tell
@@ -179,10 +179,10 @@ def archive_to_read(arguments: ArchiveArguments, letters: str) -> tuple[bytes, O
 def _why_not_opened(path: bytes, error: OSError) -> str:
     if error.errno == errno.EISDIR:
         return f"{shown(path)}: is a directory; name the archive's file"
-    if error.errno == errno.EPERM and isinstance(error, NotTrusted):
-        return f"{shown(path)}: cannot be opened: {error.strerror}"
-    if isinstance(error, NotTrusted):
+    if isinstance(error, WrongKind):
         return f"{shown(path)}: is no regular file, and ptar reads archives at many places at once; use tar"
+    if isinstance(error, NotTrusted):
+        return f"{shown(path)}: cannot be opened: {error.strerror}"
     return f"{shown(path)}: {error.strerror}; {meant(path) or 'check the name, and its mode'}"
 
 

@@ -361,6 +361,13 @@ LINE = f"{sys.executable} {REPOSITORY}/bin"
         ("pcopy -q -T --exclude-from /dev/stdin src dst <<< b; ls dst", "a\n"),
         ("pcopy -q -T --config set.yaml --exclude-from <(echo b) src dst; ls dst", "a\n"),
         ("pwalk -q --from <(echo src/a)", "src/a\n"),
+        ("pcopy -q -T --config set.yaml --exclude-from /dev/stdin src dst < only_b; ls dst", "a\n"),
+        ("pwalk -q --from /dev/stdin < listed", "src/a\n"),
+        ("pwalk -q --from /dev/fd/7 7< listed", "src/a\n"),
+        ("pverify -q --create sig --manifest man src;"
+         " BIN/pverify -q --manifest /dev/stdin src < man; echo $?", "0\n"),
+        ("ptar -q -cf a.tar src; BIN/ptar -tf /dev/fd/7 7>> a.tar 2>&1",
+         "ptar: /dev/fd/7: cannot be opened: descriptor 7 is not open for reading\n"),
         ("prm -q --yes --from - <<< src/b; ls src", "a\n"),
         ("ptar -q -cf a.tar src; ln -s a.tar own.tar; BIN/ptar -tf own.tar", "src/\nsrc/a\nsrc/b\n"),
     ],
@@ -369,6 +376,8 @@ LINE = f"{sys.executable} {REPOSITORY}/bin"
 def test_what_shells_hand_over(place: Path, line: str, expected: str) -> None:
     (place / "src/b").write_text("b")
     (place / "set.yaml").write_text("ranks: 2\n")
+    (place / "only_b").write_text("b\n")
+    (place / "listed").write_text("src/a\n")
     os.chmod(place, 0o755)  # for root takes its configuration from no directory that others may write to
     command = f"{LINE}/{line.replace('BIN', LINE)}"
     run = subprocess.run(["bash", "-c", command], check=False, cwd=place, capture_output=True, text=True, timeout=60)

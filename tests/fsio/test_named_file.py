@@ -270,6 +270,16 @@ def test_inherited_descriptors_are_duplicated(area: Path, form: str) -> None:
     os.close(writer)
 
 
+def test_each_opening_of_an_inherited_file_reads_the_same(area: Path) -> None:
+    """Duplicates share one offset: the second reader of a list must not find it empty."""
+    number = os.open(own(area / "list", os.geteuid(), "skipped\nlisted\n"), os.O_RDONLY)
+    os.read(number, len("skipped\n"))
+    for _ in range(2):
+        with open(open_to_read(b"/dev/fd/%d" % number).descriptor, "rb") as file:
+            assert file.read() == b"listed\n"
+    os.close(number)
+
+
 def test_devices(area: Path) -> None:
     assert refused_with(lambda: open_to_write(b"/dev/null")) == (0, "")
     assert refused_with(lambda: open_to_read(b"/dev/null")) == (0, "")
