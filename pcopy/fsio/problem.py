@@ -13,6 +13,7 @@ whether it may be tried again."""
 
 
 REPLACED = "something else was put in its place meanwhile"
+EXCHANGED = "another item took its name after it was examined: that one is not changed"
 
 
 class Problem(OSError):

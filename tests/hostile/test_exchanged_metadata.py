@@ -23,6 +23,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.command import Completed, pcopy, show
+from tests.support.faults import require_strace
 from tests.support.preload import preloaded
 from tests.support.users import NOBODY, require_root
 
@@ -74,8 +75,15 @@ def in_list(source: Path) -> None:
     (source.parent / "list").write_bytes(b"tree/mine\n")
 
 
+def move_down(source: Path) -> None:
+    shutil.rmtree(source.parent / "around", ignore_errors=True)
+    (source.parent / "around").mkdir()
+    (source.parent / "tree").rename(source.parent / "around/tree")
+
+
 CASES = {
     "pchmod mode": Case(("4755", "tree")),
+    "pchmod below": Case(("4755", "around"), move_down),
     "pchmod owner": Case(("--owner", "1", "tree")),
     "pchmod symbolic mode": Case(("u+s", "tree")),
     "pchmod --from": Case(("u+s,o+w", "--from", "list"), in_list),
@@ -153,3 +161,31 @@ def test_file_of_root_is_not_changed(name: str, kernel: str, tmp_path: Path) -> 
             assert run.returncode == 0, show(run)
             break
     assert 1 < call < MOST_CALLS, "the names were never exchanged, or always"
+
+
+@pytest.mark.parametrize("name", ["pchmod mode", "pchmod below"])
+def test_exchanged_file_fails_with_the_reason(name: str, tmp_path: Path) -> None:
+    """The kernel in C looks at a name before it opens it: an item that takes the name between both fails."""
+    require_root("own files")
+    failed = []
+    for call in range(1, MOST_CALLS):
+        run, is_exchanged = attacked(tmp_path, name, "c", call)
+        if run.returncode:
+            failed.append(run)
+        if not is_exchanged:
+            break
+    assert failed, "no exchange was noticed"
+    assert all(b"another item took its name after it was examined" in run.stderr for run in failed), failed
+
+
+def test_stale_descriptor_is_not_an_exchange(tmp_path: Path) -> None:
+    """A network file system may answer ESTALE to the change itself."""
+    require_root("own files")
+    require_strace()
+    (tmp_path / "file").touch()
+    wrap = ["strace", "-f", "-qq", "-o", str(tmp_path / "trace"), "-e", "inject=fchownat,chown:error=ESTALE"]
+    words = ("-n", "1", "--owner", "1", "file")
+    run = pcopy(*words, program="pchmod", cwd=tmp_path, env={"PCOPY_KERNEL": "c"}, wrap=wrap)
+    assert b"(INJECTED)" in (tmp_path / "trace").read_bytes(), "a fault that never happened proves nothing"
+    assert run.returncode == 1 and b"chown: Stale file handle" in run.stderr, run
+    assert b"another item" not in run.stderr, run

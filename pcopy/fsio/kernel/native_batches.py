@@ -58,7 +58,7 @@ from pcopy.fsio.kernel.item_rows import Comparing, Reading, Removing, Stating
 from pcopy.fsio.kernel.python import Work
 from pcopy.fsio.layout import PLAIN
 from pcopy.fsio.preserve import CAP_CHOWN, capable
-from pcopy.fsio.problem import REPLACED
+from pcopy.fsio.problem import EXCHANGED, REPLACED
 
 _ffi, _lib = _native.ffi, _native.lib
 
@@ -190,6 +190,16 @@ class CopyInC(InC):
         for row in verdicts.rows(Code.FAILED):
             if verdicts.errnos[row] == errno.ESTALE and OPERATIONS[verdicts.operations[row]] == "rename":
                 verdicts.texts[row] = "", REPLACED
+
+
+class MendPlainInC(InC):
+    """The rows of ``MendPlain``."""
+
+    def finish(self) -> None:
+        verdicts = self.result.verdicts
+        for row in verdicts.rows(Code.FAILED):
+            if verdicts.errnos[row] == errno.ESTALE:  # only C sees that: it examines an item before it opens it
+                verdicts.texts[row] = "", EXCHANGED
 
 
 class PlainInC(InC):
@@ -344,7 +354,7 @@ def _mending(batch: Mend | MendPlain) -> InC:
             rows.defer_all()
         return rows
     plain = Mended(Verdicts(len(batch)), Rows(len(batch), MODE | SIZE))
-    rows = InC(_lib.PK_MEND_PLAIN, batch, plain, lambda: MendPlainRows(batch, plain))
+    rows = MendPlainInC(_lib.PK_MEND_PLAIN, batch, plain, lambda: MendPlainRows(batch, plain))
     rows.columns(rows.batch.given, batch.rows)
     rows.columns(rows.batch.found, plain.seen)
     rows.batch.uid, rows.batch.gid = batch.uid, batch.gid

@@ -18,7 +18,7 @@ from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.batches import Listed
 from pcopy.fsio.kernel.columns import GROUP, OWNER, Code, Verdicts, pack_names, unpack_names
 from pcopy.fsio.kernel.directory_batches import DoneWithin, LeftWithin, MendWithin, SumsWithin
-from pcopy.fsio.problem import Problem
+from pcopy.fsio.problem import EXCHANGED, Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Divisible, Steps
 from pcopy.tasks.base.rank import CALL_COST, Rank
@@ -194,7 +194,6 @@ class _Tree(ToEnter):
 
 
 _DIRECTORY, _EXCHANGED = ord("d"), ord("!")
-EXCHANGED = "another item took its name after it was looked at: that one is not changed"
 
 
 def _count(result: Result, done: DoneWithin) -> None:

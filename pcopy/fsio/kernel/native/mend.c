@@ -13,7 +13,7 @@
 #define SYS_fchmodat2 452 /* since Linux 6.6; the same number on all machines but alpha, which has other ones */
 #endif
 
-/* True if the kernel has fchmodat2 and lets it through for this mode: it looks at the descriptor, then. */
+/* True if fchmodat2 exists, and no filter refuses this mode: then it fails because -1 is no descriptor. */
 static int has_fchmodat2(mode_t mode)
 {
     return syscall(SYS_fchmodat2, -1, "", mode, AT_EMPTY_PATH) && errno == EBADF;
@@ -21,22 +21,22 @@ static int has_fchmodat2(mode_t mode)
 
 /* Change the mode of what an O_PATH descriptor stands for; -1 with errno set.
  *
- * Kernels before 6.6 have no call for that (ENOSYS), and seccomp filters of containers may answer EPERM to one that
- * they do not know: then the file is reached through /proc, which gives the error of a chmod that is really refused.
- * ENOENT: that call is missing, and so is /proc. */
-static int change_mode(int held, mode_t mode)
+ * Kernels before 6.6 have no call for that (ENOSYS), and seccomp filters of containers may answer EPERM to calls that
+ * they do not know. In both cases the item is changed by its path below /proc; if chmod is refused, that call returns
+ * the real error. ENOENT: the call is missing, and /proc is not mounted. */
+static int change_mode(int item, mode_t mode)
 {
     static _Atomic int is_missing;
     char path[32];
     int number = ENOSYS;
     if (!atomic_load_explicit(&is_missing, memory_order_relaxed)) {
-        if (!syscall(SYS_fchmodat2, held, "", mode, AT_EMPTY_PATH))
+        if (!syscall(SYS_fchmodat2, item, "", mode, AT_EMPTY_PATH))
             return 0;
         number = errno;
         if (number != ENOSYS && number != EPERM)
             return -1;
     }
-    snprintf(path, sizeof path, "/proc/self/fd/%d", held);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", item);
     if (chmod(path, mode)) {
         if (errno == ENOENT && number == EPERM)
             errno = has_fchmodat2(mode) ? EPERM : ENOENT;
@@ -60,75 +60,79 @@ static int is_nothing(const struct wish *wish)
 
 /* Set owner, group and mode of an item that is open with O_PATH, in this order. -1: not all was set, for the reason in
  * errno; if that is 0, the slow path decides. */
-static int give(pk_worker *worker, int held, const struct wish *wish)
+static int give(pk_worker *worker, int item, const struct wish *wish)
 {
     struct stat status;
     if (wish->uid != KEEP || wish->gid != KEEP) {
         doing(worker, OP_CHOWN);
-        if (fchownat(held, "", wish->uid, wish->gid, AT_EMPTY_PATH))
+        if (fchownat(item, "", wish->uid, wish->gid, AT_EMPTY_PATH))
             return -1;
     }
     if (wish->mode == KEEP)
         return 0;
     doing(worker, OP_CHMOD);
-    if (change_mode(held, wish->mode))
+    if (change_mode(item, wish->mode))
         return -1;
     errno = 0;
     /* Callers that are not in the group cannot set its set-id bit, and get no error. */
-    return wish->mode & S_ISGID && (fstat(held, &status) || (status.st_mode & 07777) != wish->mode) ? -1 : 0;
+    return wish->mode & S_ISGID && (fstat(item, &status) || (status.st_mode & 07777) != wish->mode) ? -1 : 0;
 }
 
-/* Open an item with O_PATH and read its status: what is done through the descriptor is done to that item, whatever its
- * name stands for by then. -1 with errno set. */
+/* Open an item with O_PATH and read its status. Calls that take the descriptor act on that item, even if its name is
+ * given to another one. -1 with errno set. */
 static int open_item(pk_worker *worker, int directory, const char *name, struct stat *status)
 {
     doing(worker, OP_OPEN);
-    const int held = openat(directory, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-    if (held < 0)
+    const int item = openat(directory, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (item < 0)
         return -1;
     doing(worker, OP_FSTAT);
-    if (fstat(held, status)) {
+    if (fstat(item, status)) {
         const int number = errno;
-        close(held);
+        close(item);
         errno = number;
         return -1;
     }
-    return held;
+    return item;
 }
 
-/* True if both are of one item, and a change that was decided by one of them is right for the other. */
+/* True if both are of one item, and its mode, owner and group have not changed between them. */
 static int is_same(const struct stat *one, const struct stat *other)
 {
     return one->st_ino == other->st_ino && one->st_dev == other->st_dev && one->st_mode == other->st_mode &&
            one->st_uid == other->st_uid && one->st_gid == other->st_gid;
 }
 
-/* Change an item that was looked at by its name, if the name still stands for it. -1 as `give`, with errno ESTALE if
- * not, which is an attack or a race: the new item is not changed. */
+enum { EXCHANGED = -2 };
+
+/* Change an item whose status was read by its name. EXCHANGED: another item has the name by now, and is not changed;
+ * that is an attack or a race. Otherwise as `give`. */
 static int give_to(pk_worker *worker, int directory, const char *name, const struct stat *seen, const struct wish *wish)
 {
     struct stat status;
-    const int held = open_item(worker, directory, name, &status);
-    if (held < 0) {
+    const int item = open_item(worker, directory, name, &status);
+    if (item < 0) {
         errno = 0;
         return -1;
     }
     const int is_item = seen->st_ino == status.st_ino && seen->st_dev == status.st_dev &&
                         (seen->st_mode & S_IFMT) == (status.st_mode & S_IFMT);
-    errno = is_item ? 0 : ESTALE;
-    const int result = is_same(seen, &status) ? give(worker, held, wish) : -1, number = errno;
-    close(held);
+    errno = 0;
+    const int result = !is_item ? EXCHANGED : is_same(seen, &status) ? give(worker, item, wish) : -1, number = errno;
+    close(item);
     errno = number;
     return result;
 }
 
-/* How a row ends, after `give` has returned `result`. */
+/* Return how a row ends after `give` or `give_to` has returned `result`. */
 static int verdict(pk_worker *worker, pk_batch *batch, uint32_t row, int result)
 {
     const int operation = atomic_load_explicit(&worker->operation, memory_order_relaxed);
     if (!result)
         return DONE;
-    return errno == EPERM || errno == ESTALE ? told(batch, row, FAILED, operation, errno) : PK_DEFERRED;
+    if (result == EXCHANGED)
+        return told(batch, row, FAILED, OP_OPEN, ESTALE); /* the text is set in pcopy.fsio.kernel.native_batches */
+    return errno == EPERM ? told(batch, row, FAILED, operation, EPERM) : PK_DEFERRED;
 }
 
 /* What an item is to get of which `modes` tells what becomes of its permission bits. */
@@ -145,7 +149,7 @@ static struct wish wish_for(const pk_batch *batch, uint32_t mode, uint32_t uid, 
     return wish;
 }
 
-/* True if owner, group and mode are those that the change of a row was decided by, as far as there are columns. */
+/* True if owner, group and mode are those of the row, by which its change was decided; columns may be missing. */
 static int is_as_decided(const pk_columns *rows, uint32_t row, const struct stat *status)
 {
     return (rows->mode == NULL || rows->mode[row] == status->st_mode) &&
@@ -158,13 +162,13 @@ int pk_mend_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     const pk_columns *wanted = &batch->wanted;
     const struct wish wish = {wanted->uid[row], wanted->gid[row], wanted->mode[row]};
     struct stat status;
-    const int held = open_item(worker, batch->directory, batch->work->name[row], &status);
-    if (held < 0)
+    const int item = open_item(worker, batch->directory, batch->work->name[row], &status);
+    if (item < 0)
         return PK_DEFERRED;
     int code = ANEW;
     if (pk_is_item(&batch->given, row, &status) && is_as_decided(&batch->given, row, &status))
-        code = verdict(worker, batch, row, give(worker, held, &wish));
-    close(held);
+        code = verdict(worker, batch, row, give(worker, item, &wish));
+    close(item);
     return code;
 }
 
@@ -191,8 +195,7 @@ static int closes(const pk_batch *batch, const struct stat *status, const struct
     return !(batch->tree->flags & PK_POWERFUL) && (wish->uid != KEEP || (lost && status->st_uid == batch->tree->user));
 }
 
-/* An item of an open directory is as it should be then, and counted; -1: it takes more care; -2: its name
- * was given to another item after it was looked at. */
+/* Change an item of an open directory and count it. -1: the slow path has to do it. EXCHANGED: as `give_to`. */
 static int mend_item(pk_worker *worker, const pk_batch *batch, int directory, const char *name, uint8_t kind,
                      uint64_t inode, pk_sums *sums)
 {
@@ -207,8 +210,9 @@ static int mend_item(pk_worker *worker, const pk_batch *batch, int directory, co
                                       is_directory ? batch->directory_modes : batch->modes);
     if (is_directory && closes(batch, &status, &wish))
         return -1;
-    if (!is_nothing(&wish) && give_to(worker, directory, name, &status, &wish))
-        return errno == ESTALE ? -2 : -1;
+    const int result = is_nothing(&wish) ? 0 : give_to(worker, directory, name, &status, &wish);
+    if (result)
+        return result;
     sums->changed += !is_nothing(&wish);
     add_item(sums, &status);
     return 0;
@@ -237,7 +241,7 @@ static int mend_all(pk_worker *worker, pk_batch *batch, uint32_t row, int direct
         const uint8_t kind = all.kinds[each];
         const int left = mend_item(worker, batch, directory, name, kind, all.inodes[each], &batch->sums[row]);
         if (left || kind == 'd')
-            pk_leave(found, name, (size_t)(next - name) - 1, left == -2 ? '!' : left ? '?' : 'd', all.inodes[each]);
+            pk_leave(found, name, (size_t)(next - name) - 1, left == EXCHANGED ? '!' : left ? '?' : 'd', all.inodes[each]);
         name = next;
     }
     return 0;
