@@ -66,16 +66,12 @@ def store_data(descriptor: int) -> None:
     The user has not asked for this call. A file system that cannot sync one file is not an error, as it is for
     ``--fsync``.
     """
-    while True:
-        try:
-            with _noted("fdatasync", descriptor):
-                os.fdatasync(descriptor)
-        except InterruptedError:
-            continue
-        except OSError as error:
-            if error.errno not in _NO_SYNC:
-                raise Problem.of("fdatasync", error) from error
-        return
+    try:
+        with _noted("fdatasync", descriptor):
+            os.fdatasync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise Problem.of("fdatasync", error) from error
 
 
 def close_read(descriptor: int) -> None:

@@ -16,6 +16,7 @@ from pcopy.fsio.contents import PIECE, lent_buffer
 from pcopy.fsio.patience import patiently
 from pcopy.fsio.problem import Problem, TargetChanged, changed, failing
 from pcopy.fsio.source import Version, check_unchanged, open_to_read, status_of
+from pcopy.fsio.throttle import Throttle
 
 FAR = 2**63 - 1
 """Nanoseconds from 1970 that 64 bits no longer hold."""
@@ -100,17 +101,18 @@ def may_be_compared(source: Status, target: Status) -> bool:
 
 
 def same_contents(
-    reading: int, source: os.stat_result, directory: int, name: bytes, present: os.stat_result
+    reading: int, source: os.stat_result, directory: int, name: bytes, present: os.stat_result, throttle: Throttle
 ) -> Generator[None, None, bool]:
-    """Does the regular file ``name`` (which had the status ``present``) hold the same bytes as ``reading``?
+    """Return True if the regular file ``name``, which had the status ``present``, holds the same bytes as ``reading``.
 
-    Yields after each piece. Raises ``Problem``, with the side that can't be read, and where either has changed.
+    Yields after each piece, and while ``throttle`` delays the next one. Raises ``Problem``, with the side that can't be
+    read, and where either has changed.
     """
     if source.st_size != present.st_size:
         return False
     there = open_existing(directory, name, present)
     try:
-        same = yield from _same(reading, source.st_size, there)
+        same = yield from _same(reading, source.st_size, there, throttle)
     except BaseException:
         abandon(there)
         raise
@@ -119,7 +121,7 @@ def same_contents(
     return same
 
 
-def _same(reading: int, size: int, there: int) -> Generator[None, None, bool]:
+def _same(reading: int, size: int, there: int, throttle: Throttle) -> Generator[None, None, bool]:
     piece = min(PIECE, size + 1)  # a file of size 0 may have contents all the same (/proc)
     with lent_buffer() as ours, lent_buffer() as theirs:
         at = 0
@@ -133,6 +135,7 @@ def _same(reading: int, size: int, there: int) -> Generator[None, None, bool]:
                 return True
             at += got
             yield
+            yield from throttle.spend(got)
 
 
 def _fill(descriptor: int, piece: memoryview, at: int, *, on_source: bool) -> int:

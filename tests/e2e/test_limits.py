@@ -5,7 +5,9 @@ from __future__ import annotations
 import filecmp
 import json
 import os
+import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -99,6 +101,26 @@ def test_reading_is_limited_too(area: Path, way: str) -> None:
         least = 32 / 16
     assert done.returncode == 0, done.stderr
     assert 0.85 * least <= time.monotonic() - began < 8
+
+
+@pytest.mark.parametrize("way", ["changed", "checksum", "decompress"])
+def test_comparing_is_limited(area: Path, way: str) -> None:
+    """Contents are compared where only the time differs, with --checksum, and where no seek table states a size."""
+    source, copy = make(area / "source", 1, 12 * MIB), make(area / "copy", 0, 0)
+    shutil.copy2(source / "file0", copy / "file0")
+    words = ["--existing", "changed"]
+    if way == "changed":
+        os.utime(copy / "file0", (1, 1))
+    elif way == "checksum":
+        words = ["--checksum"]
+    else:
+        subprocess.run(["zstd", "-q", "--rm", source / "file0"], check=True)
+        os.utime(source / "file0.zst", ns=(0, (copy / "file0").stat().st_mtime_ns))
+        words.append("--decompress")
+    began, inode = time.monotonic(), (copy / "file0").stat().st_ino
+    run = succeed(*words, "--bwlimit", "2M", "--checkpoint", "none", f"{source}/", copy, ranks=1)
+    assert 0.8 * 12 / 2 <= time.monotonic() - began < 20, run
+    assert (copy / "file0").stat().st_ino == inode, "it was copied"
 
 
 def test_removing_is_limited(area: Path) -> None:

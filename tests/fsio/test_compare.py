@@ -11,6 +11,7 @@ import pytest
 
 from pcopy.fsio.existing import same_contents, same_link
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.throttle import Throttle
 
 PIECE = 512 << 10
 DATA = os.urandom(3 * PIECE)
@@ -30,7 +31,7 @@ def compare(area: Path, between: object = None) -> bool:
     with opened(area / "source") as source, opened(area) as directory:
         status = os.fstat(source)
         present = os.stat(area / "copy")
-        steps = same_contents(source, status, directory, b"copy", present)
+        steps = same_contents(source, status, directory, b"copy", present, Throttle())
         while True:
             try:
                 next(steps)
@@ -81,7 +82,7 @@ def test_the_target_must_be_the_one_that_was_looked_at(area: Path) -> None:
     present = os.stat(area / "copy")
     (area / "other").rename(area / "copy")
     with opened(area / "source") as source, opened(area) as directory, pytest.raises(Problem) as caught:
-        list(same_contents(source, os.fstat(source), directory, b"copy", present))
+        list(same_contents(source, os.fstat(source), directory, b"copy", present, Throttle()))
     assert not caught.value.on_source
 
 
@@ -89,7 +90,7 @@ def test_a_file_without_a_size_is_read_all_the_same(area: Path) -> None:
     """Files in /proc have size 0 and contents."""
     (area / "copy").write_bytes(b"")
     with opened(Path("/proc/self/status")) as source, opened(area) as directory:
-        steps = same_contents(source, os.fstat(source), directory, b"copy", os.stat(area / "copy"))
+        steps = same_contents(source, os.fstat(source), directory, b"copy", os.stat(area / "copy"), Throttle())
         with pytest.raises(StopIteration) as end:
             next(steps)
     assert end.value.value is False

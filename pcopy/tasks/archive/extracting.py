@@ -65,7 +65,7 @@ class Extracting:
                     if not self.is_quick(member):
                         yield None
                 applied = self.dress(new, member)
-                yield from stored(self._rank, new, member.size)
+                yield from stored(self._rank, new)
                 self._name(new, each.name, present)
         else:
             node = Node(_status_of(member), attributes_of(self._lookup, member), member.link)

@@ -93,7 +93,7 @@ class UnpackPart(Kind, code=180, doing="unpacking a part of", is_note=False):
                 rank.counters[counts.MOVED] += moved
                 yield None
             if rank.options.sync and rank.hosts.number > 1:  # no other host can store what this one has in its cache
-                yield from data_stored(writing, self.size)
+                yield from data_stored(writing)
         except BaseException:
             abandon(writing)
             raise

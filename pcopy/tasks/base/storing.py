@@ -12,6 +12,7 @@ from pcopy.fsio.close import let_go, store_data
 from pcopy.fsio.kernel.interface import SMALL_FILE
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import failing
+from pcopy.fsio.source import status_of
 from pcopy.tasks.base.rank import Rank
 
 NAP = 0.005
@@ -21,12 +22,12 @@ TOGETHER = 16
 """Small files that wait together: so many share a commit of the file system's journal. Each holds two descriptors."""
 
 
-def data_stored(descriptor: int, size: int) -> Generator[None, None, None]:
-    """Yield until up to ``size`` bytes of contents of an open file are on stable storage; raise ``Problem``.
+def data_stored(descriptor: int) -> Generator[None, None, None]:
+    """Yield until the contents of an open file are on stable storage; raise ``Problem``.
 
-    Another thread waits for more than a small file: the rank must answer messages and signals meanwhile.
+    For a file that is not small another thread waits: the rank must answer messages and signals meanwhile.
     """
-    if size <= SMALL_FILE:
+    if status_of(descriptor).st_size <= SMALL_FILE:
         store_data(descriptor)
         return
     errors: list[Exception] = []
@@ -74,16 +75,16 @@ class StoredTogether:
                 libc.sync_file_range(new.descriptor, 0, 0, libc.WRITE)
 
 
-def stored(rank: Rank, new: NewFile, size: int, together: StoredTogether | None = None) -> Generator[None, None, None]:
-    """Yield until ``new``, which has ``size`` bytes, may get its final name; raise ``Problem``.
+def stored(rank: Rank, new: NewFile, together: StoredTogether | None = None) -> Generator[None, None, None]:
+    """Yield until the file ``new``, whose contents are written, may get its final name; raise ``Problem``.
 
     A small file is added to ``together``, and ``commit`` waits for it.
     """
     if not (rank.options.sync and new.awaits_storage):
         return
-    if together is not None and size <= SMALL_FILE:
+    if together is not None and status_of(new.descriptor).st_size <= SMALL_FILE:
         together.add(new)
         yield
     else:
-        yield from data_stored(new.descriptor, size)
+        yield from data_stored(new.descriptor)
         new.note_stored()

@@ -177,7 +177,7 @@ def _finish(
         if not (file.over or named_later or sync):
             from pcopy.tasks.base.storing import stored  # most files are not split
 
-            yield from stored(rank, new, file.version.size)
+            yield from stored(rank, new)
         source = _read_source(rank, file)
         present = None if file.over else existing(rank, place, name)
         there = None if present is None else present.status

@@ -126,7 +126,7 @@ def _settled(
     rank, options = present.rank, present.rank.options
     known = Known(FILE, status.st_size, b"", Version.of(status))
     if present.is_compared(status):
-        same = yield from same_contents(reading, status, present.directory, present.name, present.status)
+        same = yield from same_contents(reading, status, present.directory, present.name, present.status, rank.throttle)
         if not same:
             return None
     else:
@@ -181,7 +181,7 @@ def _write(
             if not sync and new.awaits_storage:
                 from pcopy.tasks.base.storing import stored  # few files have holes
 
-                yield from stored(rank, new, status.st_size, together)
+                yield from stored(rank, new, together)
             if present is not None:
                 present.back_up(status)
             new.commit(new_name, there, sync=sync, store=options.sync, marked=may_be_marked(rank, present))

@@ -95,7 +95,7 @@ def _finish(task: FinishRecoded, rank: Rank, result: Result) -> Generator[None, 
         layout = layout_at(rank, item.place).text_of_file(new.descriptor, recipe, goal.target)
         attributes = read_attributes(reading, status, rank.options.preserve)
         if not rank.syncs_items(item.place):
-            yield from stored(rank, new, task.room)
+            yield from stored(rank, new)
         commit(result, goal, item, new, status, attributes)
     if layout:
         tell_layout(rank, result, layout)

@@ -214,7 +214,7 @@ def _is_current(rank: Rank, reading: int, status: os.stat_result, present: Exist
         return False
     try:
         if rank.options.decompress:
-            return (yield from _holds_contents(descriptor, there.st_size, reading, status.st_size))
+            return (yield from _holds_contents(rank, descriptor, there.st_size, reading, status.st_size))
         return _states_size(descriptor, there.st_size, status.st_size)
     finally:
         close_read(descriptor)
@@ -229,7 +229,7 @@ def _states_size(compressed: int, length: int, size: int) -> bool:
     return table is not None and table.size == size
 
 
-def _holds_contents(target: int, size: int, compressed: int, length: int) -> Generator[None, None, bool]:
+def _holds_contents(rank: Rank, target: int, size: int, compressed: int, length: int) -> Generator[None, None, bool]:
     """Return True if an open file of ``size`` bytes holds what the open file ``compressed``, of ``length`` bytes, is
     decompressed to. Raises ``Problem``."""
     at = 0
@@ -238,6 +238,7 @@ def _holds_contents(target: int, size: int, compressed: int, length: int) -> Gen
             return False
         at += len(piece)
         yield
+        yield from rank.throttle.spend(len(piece))
     return at == size
 
 

@@ -281,7 +281,7 @@ def _decompress(task: RecodePart, rank: Rank) -> Steps:
             check_unchanged(reading, file.version)
             sync = rank.syncs_items(file.item.place)
             if not sync and _must_store(rank):
-                yield from data_stored(writing, task.room)
+                yield from data_stored(writing)
         except BaseException:
             abandon(writing)
             raise

@@ -77,7 +77,7 @@ def recode_whole(rank: Rank, result: Result, item: Item) -> Generator[None, None
             yield from _fill(rank, goal, reading, status.st_size, new, hasher)
             attributes = read_attributes(reading, status, rank.options.preserve)
             check_unchanged(reading, version)
-            yield from stored(rank, new, status.st_size)
+            yield from stored(rank, new)
             commit(result, goal, item, new, status, attributes)
     laid_out(rank, result, place, PLAIN if new.other_layout else recipe, target, 1)
     known = Known(FILE, status.st_size, b"", version)
