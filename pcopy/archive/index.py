@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from pcopy.archive.member import NumberPairs
 from pcopy.archive.records import LARGEST
+from pcopy.fsio.seekable_zstd import LARGEST_FRAME, MOST_FRAMES
 from pcopy.named import NamedTuple
 
 SUFFIX = b".idx"
@@ -20,8 +21,10 @@ SUFFIX = b".idx"
 MAGIC, VERSION = b"#pcopy-tar-index", 1
 MOST_POINTS = 1 << 22
 """Offsets of an index: they take 32 MiB of memory. ``ptar -c`` writes one for each MiB, at most."""
-MOST_FRAMES = 1 << 22
-"""Parts of an index, as of a seek table."""
+MOST_MEMBERS = 1024
+"""Members of gzip in one part: each costs a reader some time, also if it is empty."""
+LARGEST_COMPRESSED = LARGEST_FRAME + (LARGEST_FRAME >> 8) + 64 * MOST_MEMBERS
+"""Bytes of a part in the archive: contents that deflate cannot compress grow by less."""
 _LONGEST = 100
 """Bytes of a line, at most."""
 _FRAME = re.compile(rb"frame ([0-9]{1,10}) ([0-9]{1,10})")
@@ -31,13 +34,33 @@ _LINE = re.compile(rb"[0-9]{1,19}")
 class Index(NamedTuple):
     """Of an archive of ``size`` bytes that was last changed at ``mtime`` (nanoseconds since 1970): ``points`` are
     offsets of members in their order, the first of which is 0; the last member ends at ``end``. ``frames`` are the
-    sizes of the parts of an archive that is made of parts and has no table of its own: compressed, and before."""
+    sizes of the parts of an archive that is made of parts and has no table of its own: compressed, and before. A part
+    is one member of gzip, or several."""
 
     size: int
     mtime: int
     points: Sequence[int]
     end: int
     frames: Sequence[tuple[int, int]] = ()
+
+
+def joined(frames: Sequence[tuple[int, int]]) -> NumberPairs:
+    """Return ``frames``, of which neighbours are one part if there are more than ``MOST_FRAMES``.
+
+    Members of gzip that stand behind one another decompress to their contents behind one another. The result has more
+    than ``MOST_FRAMES`` parts only if larger ones would be needed.
+    """
+    most = min(MOST_MEMBERS, -(-len(frames) // MOST_FRAMES))
+    parts, members = array("q"), most
+    for compressed, size in frames:
+        if members < most and parts[-1] + size <= LARGEST_FRAME:
+            parts[-2] += compressed
+            parts[-1] += size
+            members += 1
+        else:
+            parts.extend((compressed, size))
+            members = 1
+    return NumberPairs(parts)
 
 
 def packed(index: Index) -> bytes:

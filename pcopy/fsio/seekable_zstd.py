@@ -136,9 +136,15 @@ def compress_frame(data: bytes | memoryview, level: int) -> bytes:
 
 
 def seek_table(frames: Sequence[Frame]) -> bytes:
-    """What stands behind these ``frames`` in a seekable file; ``ValueError`` if one of them is too large for it."""
-    if any(max(frame) >= 1 << 32 for frame in frames) or len(frames) > MOST_FRAMES:
+    """Return the table that stands behind these ``frames`` in a seekable file.
+
+    It is empty if there are more frames than readers accept: the file is one stream then. Raises ``ValueError`` if a
+    frame is too large.
+    """
+    if any(max(frame) >= 1 << 32 for frame in frames):
         raise ValueError("frames that no table can hold")
+    if len(frames) > MOST_FRAMES:
+        return b""
     entries = struct.pack(f"<{2 * len(frames)}I", *(number for frame in frames for number in frame))
     return _HEAD.pack(_TABLE, len(entries) + _END.size) + entries + _END.pack(len(frames), 0, _END_MAGIC)
 

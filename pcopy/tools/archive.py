@@ -9,13 +9,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import BinaryIO
 
-from pcopy.archive.index import SUFFIX, Index, packed
+from pcopy.archive.index import SUFFIX, Index, joined, packed
 from pcopy.archive.member import name_in_archive
 from pcopy.engine.task import Spawn, Task
 from pcopy.errors import INCOMPLETE, OK, STOPPED, Refused
 from pcopy.fsio.durable import sync_directory
 from pcopy.fsio.named_file import NotTrusted, look_at_directory_of, obstacle
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.seekable_zstd import MOST_FRAMES
 from pcopy.jobs.files_from import path_of, sorted_list
 from pcopy.jobs.path_read import root_read
 from pcopy.jobs.paths import lies_in
@@ -164,8 +165,7 @@ class ArchivePreparation(OfArchive):
         name = os.path.basename(options.archive_file)
         try:
             if options.compress_as:
-                frames = rank.own(Frames)
-                frames.end(layout.end)
+                self._end_frames(rank, layout)
                 if options.sync:
                     archive.sync()
             if (records := rank.own(PieceRecords)).is_anything():  # each rank has a clock of its own
@@ -193,12 +193,20 @@ class ArchivePreparation(OfArchive):
     def needed(self, totals: Totals) -> int:
         return 0 if self.job.options.compress_as else self._size
 
+    def _end_frames(self, rank: Rank, layout: Placement) -> None:
+        """Write what follows the members in a compressed archive. Raises ``Problem``."""
+        frames = rank.own(Frames)
+        frames.end(layout.end)
+        if self.job.options.compress_as == "zstd" and len(frames.placed) > MOST_FRAMES:
+            text = f"the archive has more than {MOST_FRAMES:,} frames, and therefore no seek table"
+            self.remarks.append(f"{text}: it can be read as one stream only")
+
     def _write_index(self, rank: Rank, layout: Placement, status: os.stat_result) -> None:
         """Where there is more than one part to find; an older index goes in any case."""
         path = self.job.options.archive_file + SUFFIX
         try:
             if len(layout.points) > 1 or self.job.options.compress_as == "gzip":
-                frames = rank.own(Frames).placed if self.job.options.compress_as == "gzip" else ()
+                frames = joined(rank.own(Frames).placed if self.job.options.compress_as == "gzip" else ())
                 index = Index(status.st_size, status.st_mtime_ns, layout.points, layout.end, frames)
                 with replacing(path, self.job.options.umask, self.job.writer) as stream:
                     stream.write(packed(index))

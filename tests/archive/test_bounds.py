@@ -10,6 +10,7 @@ import io
 import os
 import subprocess
 import sys
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,9 @@ from pcopy.archive.headers import header_of, records_size
 from pcopy.archive.member import MOST_HEADERS, Extents, Member
 from pcopy.archive.reader import Damage, FoundMember, members
 from pcopy.archive.records import LARGEST
+from pcopy.fsio import seekable_zstd
 from pcopy.fsio.problem import Problem
+from pcopy.tasks.archive.contents import ArchiveContents, OneStream
 from pcopy.tasks.archive.described import check_headers
 from tests.archive.test_types import END, header, item, pax
 from tests.support.command import REPOSITORY
@@ -92,6 +95,42 @@ def test_index_is_limited_in_parts_and_offsets(monkeypatch: pytest.MonkeyPatch) 
                     index.unpacked(io.BytesIO(b"#pcopy-tar-index 1 8000 5\n" + text), 8000, 5)
             else:
                 index.unpacked(io.BytesIO(b"#pcopy-tar-index 1 8000 5\n" + text), 8000, 5)
+
+
+@pytest.mark.parametrize("number", [0, 1, 10, 11, 20, 21, 35])
+def test_writer_of_an_index_keeps_its_limits(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neighbours are one part, so that readers accept the index, as long as parts do not get too large."""
+    monkeypatch.setattr(index, "MOST_FRAMES", 10)
+    monkeypatch.setattr(index, "LARGEST_FRAME", 15)
+    frames = [(1 + each, 5) for each in range(number)]
+    parts = index.joined(frames)
+    assert number > 30 or len(parts) <= 10
+    assert sum(size for _, size in parts) == 5 * number and max([0, *(size for _, size in parts)]) <= 15
+    ends = list(accumulate(size for size, _ in frames))
+    assert set(accumulate(size for size, _ in parts)) <= set(ends), "a part begins within a frame"
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_part_of_an_index_is_limited_in_the_archive(more: int, tmp_path: Path) -> None:
+    """It is read as a whole, and a sparse file of any size costs nobody anything."""
+    path, size = tmp_path / "a.tar.gz", index.LARGEST_COMPRESSED + more
+    path.write_bytes(b"\x1f\x8b\x08")
+    os.truncate(path, size)
+    text = f"#pcopy-tar-index 1 {size} {path.stat().st_mtime_ns}\nframe {size} 512\n0\nend 512\n"
+    path.with_name("a.tar.gz.idx").write_text(text)
+    with open(path, "rb") as file:
+        if more:
+            with pytest.raises(OneStream, match="its parts are too large"):
+                ArchiveContents(file.fileno(), os.fsencode(path))
+        else:
+            ArchiveContents(file.fileno(), os.fsencode(path))
+
+
+def test_file_with_too_many_frames_has_no_seek_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seekable_zstd, "MOST_FRAMES", 10)
+    frames = [seekable_zstd.Frame(9, 5)] * 10
+    assert len(seekable_zstd.seek_table(frames)) == 8 + 10 * 8 + 9
+    assert seekable_zstd.seek_table([*frames, frames[0]]) == b""
 
 
 def read(data: bytes, most: int = 4) -> list[FoundMember | Damage]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import zlib
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -68,15 +69,17 @@ def as_zstd(data: bytes, path: Path, flipped: int = -1) -> None:
     path.write_bytes(b"".join(with_flip(packed, flipped)) + seek_table(sizes))
 
 
-def as_gzip(data: bytes, path: Path, flipped: int = -1) -> None:
-    """Members of gzip, and an index beside them."""
+def as_gzip(data: bytes, path: Path, flipped: int = -1, each_part: int = 1) -> None:
+    """Members of gzip, and an index beside them, with so many members in each part."""
     packed = []
     for at in range(0, len(data), FRAME):
         zipping = zlib.compressobj(wbits=31)
         packed.append(zipping.compress(data[at : at + FRAME]) + zipping.flush())
     path.write_bytes(b"".join(with_flip(packed, flipped)))
     status = path.stat()
-    frames = "".join(f"frame {len(each)} {min(FRAME, len(data) - FRAME * at)}\n" for at, each in enumerate(packed))
+    parts = [range(at, min(at + each_part, len(packed))) for at in range(0, len(packed), each_part)]
+    sizes = [(sum(len(packed[at]) for at in part), FRAME * part[0], FRAME * part[-1] + FRAME) for part in parts]
+    frames = "".join(f"frame {size} {min(end, len(data)) - start}\n" for size, start, end in sizes)
     index = f"#pcopy-tar-index 1 {status.st_size} {status.st_mtime_ns}\n{frames}0\nend {len(data) - len(END)}\n"
     path.with_name(path.name + ".idx").write_text(index)
 
@@ -86,7 +89,7 @@ def with_flip(packed: list[bytes], number: int) -> list[bytes]:
     return [each[:-1] + bytes([each[-1] ^ 1]) if at == number else each for at, each in enumerate(packed)]
 
 
-FORMS = {"plain": as_plain, "zstd": as_zstd, "gzip": as_gzip}
+FORMS = {"plain": as_plain, "zstd": as_zstd, "gzip": as_gzip, "gzip, joined": partial(as_gzip, each_part=3)}
 WAYS = ("-t", "-t --signature", "-x --dry-run", "-x")
 
 
@@ -116,7 +119,7 @@ def outcome(way: str, archive: Path, place: Path) -> tuple[int, set[str]]:
 @pytest.mark.parametrize("what", ARCHIVES)
 def test_all_ways_of_reading_reject_the_same_members(what: str, form: str, tmp_path: Path) -> None:
     data, failed = ARCHIVES[what]
-    if form == "gzip" and "*" in failed:
+    if form.startswith("gzip") and "*" in failed:
         pytest.skip("its index says where the archive ends")
     FORMS[form](data, tmp_path / "a.tar")
     for number, way in enumerate(WAYS):

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from functools import partial
 
-from pcopy.archive.index import SUFFIX, Index, unpacked
+from pcopy.archive.index import LARGEST_COMPRESSED, MOST_MEMBERS, SUFFIX, Index, unpacked
 from pcopy.errors import Refused
 from pcopy.fsio.named_file import NotTrusted, open_to_read
 from pcopy.fsio.patience import patiently
@@ -24,6 +24,8 @@ from pcopy.fsio.source import status_of
 from pcopy.tasks.archive.one_stream import compressed_by
 from pcopy.text import for_shell, shown
 
+_FED = 64 << 10
+"""Bytes that are decompressed at once: what stands behind the end of a member is copied."""
 KEPT = 3
 """Parts that are kept as they were unpacked: members of a directory stand beside each other."""
 
@@ -119,12 +121,12 @@ class ArchiveContents:
 
     def _gunzipped(self, table: SeekTable, number: int) -> bytes:
         at, size = table.at[number], table.contents_at[number + 1] - table.contents_at[number]
-        unzip = zlib.decompressobj(wbits=31)
+        packed = self._pread(at, table.at[number + 1] - at)
         try:
-            data = unzip.decompress(self._pread(at, table.at[number + 1] - at), size + 1)
+            data, is_whole = _all_members(packed, size)
         except zlib.error as error:
             raise _damaged(at, str(error)) from error
-        if len(data) != size or not unzip.eof or unzip.unused_data:
+        if len(data) != size or not is_whole:
             raise _damaged(at, "it does not hold as many bytes as the index says")
         return data
 
@@ -171,7 +173,7 @@ class ArchiveContents:
             raise self._refusal("gzip", f"its index does not fit: {error}") from None
         if index is None or not len(index.frames):
             raise self._refusal("gzip", "there is no index beside it that tells where its parts are")
-        if any(size > LARGEST_FRAME for _, size in index.frames):
+        if any(compressed > LARGEST_COMPRESSED or size > LARGEST_FRAME for compressed, size in index.frames):
             raise self._refusal("gzip", "its parts are too large")
         return SeekTable.of(index.frames)
 
@@ -181,6 +183,23 @@ class ArchiveContents:
     def _way(self, program: str, why: str) -> str:
         way = f"{program} -dc {for_shell(self._path)} | {self._tar}"
         return f"{shown(self._path)}: cannot be read at many places at once: {why}; write {way}"
+
+
+def _all_members(packed: bytes, size: int) -> tuple[bytes, bool]:
+    """Return up to ``size`` + 1 bytes of contents of members of gzip, and whether ``packed`` is nothing but these.
+
+    Raises ``zlib.error``.
+    """
+    data, at = bytearray(), 0
+    for _ in range(MOST_MEMBERS):
+        unzip = zlib.decompressobj(wbits=31)
+        while at < len(packed) and not unzip.eof and len(data) <= size:
+            piece = packed[at : at + _FED]
+            data += unzip.decompress(piece, size + 1 - len(data))
+            at += len(piece) - len(unzip.unused_data) - len(unzip.unconsumed_tail)
+        if not unzip.eof or at == len(packed) or len(data) > size:
+            return bytes(data), unzip.eof and at == len(packed)
+    return bytes(data), False
 
 
 def _damaged(at: int, why: str) -> Problem:
