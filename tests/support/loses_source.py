@@ -1,0 +1,71 @@
+"""pcopy whose rank 1 loses a directory of the source while every rank has begun to compare directories for --delete:
+``loses_source.py PLACE PYTHON -m pcopy ...``.
+
+The directory that rank 1 compares first is moved into the directory PLACE. The other ranks wait for that with a
+directory of their own, and compare each later one after a moment, in which a message may arrive. Rank 1 takes no work
+from them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pcopy.cli.pcopy import main
+from pcopy.tasks.base.kind import Steps
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result
+from pcopy.tasks.remove.delete_extra import DeleteExtra
+
+LOSER = 1
+MOMENT = 0.02
+"""Seconds."""
+LONGER_THAN_THE_REST = 2.0
+"""Seconds that rank 1 does nothing: the other ranks compare what they have in less."""
+LONGEST = 30.0
+
+compare = DeleteExtra.run
+
+
+def waiting(condition: Callable[[], bool]) -> Iterator[None]:
+    """Slices until ``condition`` is true; the rank answers messages between them."""
+    end = time.monotonic() + LONGEST
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError("another rank never began to compare")
+        time.sleep(0.005)
+        yield
+
+
+def lose(place: Path) -> None:
+    lost = place / "lost"
+    rested: list[bool] = []
+
+    def run(task: DeleteExtra, rank: Rank, result: Result) -> Steps:
+        if rank.phase == Phase.DELETE and task.place.path:
+            begun, others = place / f"begun-{rank.number}", rank.number != LOSER
+            if not begun.exists():
+                begun.touch()
+                if others:
+                    yield from waiting(lost.exists)
+                else:
+                    yield from waiting(lambda: len([*place.glob("begun-*")]) == rank.size)
+                    os.rename(os.path.join(rank.job.roots[0].source, task.place.path), lost)
+                    rank.sources[0].forget(task.place.path)
+            elif others:
+                time.sleep(MOMENT)
+            elif not rested:
+                rested.append(True)
+                time.sleep(LONGER_THAN_THE_REST)
+        yield from compare(task, rank, result) or ()
+
+    DeleteExtra.run = run  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    lose(Path(sys.argv[1]))
+    sys.exit(main(sys.argv[5:]))
