@@ -118,11 +118,11 @@ class JobDirector:
         return self._signing_tasks(phase) if phase >= Phase.SIGN else []
 
     def _deletion(self, number: int, phase: int) -> Spawn:
-        from pcopy.tasks.remove.delete_extra import DeleteExtra
+        from pcopy.tasks.remove.delete_extra import ExamineMounts
 
         place = Place(number, b"", NOWHERE, NOWHERE, False, False)
         counted = self._counted if phase == Phase.COUNT else 0
-        return Spawn(phase, encode(DeleteExtra(place, counted)), SCAN_COST, True)
+        return Spawn(phase, encode(ExamineMounts(place, counted)), SCAN_COST, True, self._rank.leaders[0])
 
     def _manifest_task(self) -> list[Spawn]:
         if not self._job.against:
@@ -271,9 +271,11 @@ class CopyDirector(JobDirector):
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
         following = super().next_phase(phase, totals)
+        sums = Totals(*totals)
         is_over = phase < Phase.DELETE and (following is None or following > Phase.DELETE)
-        if self._job.options.delete and is_over and not self._may_delete(Totals(*totals)):
-            self._rank.tell((), (f"nothing was deleted: {self._why_not(Totals(*totals))}",))
+        is_empty = phase == Phase.DELETE and not sums.deleted
+        if self._job.options.delete and (is_over or is_empty) and not self._may_delete(sums):
+            self._rank.tell((), (f"nothing was deleted: {self._why_not(sums)}",))
         return following
 
     def _may_delete(self, sums: Totals) -> bool:

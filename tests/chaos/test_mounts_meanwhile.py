@@ -139,6 +139,7 @@ def test_nothing_is_deleted_if_mounts_of_source_change_before_deletion(
     done = mirror(area, trees, way, name, ranks, ("openat",), LATE)
     assert done.returncode == FAILED, show(done)
     assert b"%b" % bytes(trees.source / "mount") in done.stderr, show(done)
+    assert b": nothing was deleted: " in done.stderr, show(done)
     assert before <= files(trees.copy) <= {*before, str(LATE)}, show(done)
 
 

@@ -154,6 +154,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     166: ("StopDeletion", "of_run"),
     167: ("SyncTarget", ""),
     168: ("SeesSame", "first other"),
+    169: ("ExamineMounts", "place counted number"),
     110: ("HandOut", "told start"),
     111: ("VisitListed", "paths told"),
     112: ("TellLater", "place names rows"),

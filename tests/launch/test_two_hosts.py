@@ -156,6 +156,28 @@ def test_hosts_that_share_nothing_are_refused(launchers: Launchers, area: Path, 
         assert not both.desk.copy.exists()
 
 
+def test_nothing_is_deleted_if_a_mount_vanishes_on_one_host(launchers: Launchers, area: Path, tmp_path: Path) -> None:
+    """Both hosts have mounted a directory of the shared file system below the source. Rank 0, on the first one, still
+    sees it when the other one does not."""
+    options = ("--mirror", "--progress=none")
+    with cluster(launchers, area, tmp_path, files=60, milliseconds=60, options=options) as both:
+        desk = both.desk
+        point, extra = desk.source / "mount", desk.copy / "extra"
+        for path in (area / "data", point, extra):
+            path.mkdir(parents=True)
+        (area / "data/file").write_bytes(b"content")
+        for name in ("h1", "h2"):
+            both.hosts[name].run("mount", "--bind", area / "data", point)
+        with both.copying() as run:
+            assert wait_until(lambda: (desk.copy / "mount/file").exists(), HANGS), "the mount is not copied"
+            both.hosts["h2"].run("umount", "--lazy", point)
+            log = run.process.communicate(timeout=GRACE)[0].decode()
+        assert run.process.returncode == 1, log
+        assert f"{point}: open: Stale file handle: on h2: what was mounted here when the job began is not" in log, log
+        assert "nothing was deleted: 1 item has failed" in log, log
+        assert extra.exists() and (desk.copy / "mount/file").exists(), log
+
+
 def assert_refused(both: Cluster, *parts: str) -> None:
     """Status 2, and one line in which ``parts`` occur."""
     with both.copying(ranks=("h1", "h2")) as run:

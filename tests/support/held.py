@@ -62,17 +62,18 @@ def held(
     calls: Sequence[str] = SYNC,
     path: Path | None = None,
     when: str = "1",
+    behind: Sequence[Argument] = (),
     **options: Any,
 ) -> Iterator[Held]:
     """A run that has stopped at the first of ``calls`` (on ``path``, if given); strace writes to the file ``log``.
 
-    ``when`` (strace's word) says which of each process's calls stop it.
+    ``when`` (strace's word) says which of each process's calls stop it. ``behind`` strace a launcher may stand.
     """
     require_strace()
     names = ",".join("?" + call for call in calls)
     wrap = ["strace", "-f", "-qq", "-o", str(log), *(["-P", str(path)] if path else []), "-e", f"trace={names}"]
     wrap += ["-e", f"inject={names}:signal=SIGSTOP:when={when}"]
-    with background(*arguments, wrap=wrap, **options) as run:
+    with background(*arguments, wrap=[*wrap, *behind], **options) as run:
         held_run = Held(run, log)
         assert wait_until(lambda: held_run.stopped() or run.process.poll() is not None), "it never stopped"
         assert run.process.poll() is None, run.process.communicate()

@@ -53,7 +53,7 @@ LATER = {
     **dict.fromkeys((80, 81, 83, 86), "pcopy.tasks.remove.remove_tree"),
     **dict.fromkeys((110, 111), "pcopy.tasks.listed.hand_out"),
     **dict.fromkeys((112, 113, 114), "pcopy.tasks.listed.deepest_first"),
-    **dict.fromkeys((84, 85), "pcopy.tasks.remove.delete_extra"),
+    **dict.fromkeys((84, 85, 169), "pcopy.tasks.remove.delete_extra"),
     166: "pcopy.tasks.remove.stopping",
     **dict.fromkeys(range(50, 58), "pcopy.tasks.sign.digest_level"),
     **dict.fromkeys(range(58, 62), "pcopy.tasks.sign.manifest_lines"),

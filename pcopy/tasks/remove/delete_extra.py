@@ -1,4 +1,4 @@
-"""DeleteExtra and DeleteAmong: what a target directory has and its source lacks is deleted (``--delete``).
+"""ExamineMounts, DeleteExtra, DeleteAmong: what a target directory has and its source lacks is deleted (``--delete``).
 
 Both sides are listed anew, when all that is to be copied is there. What is deleted becomes ``RemoveNames``, as in prm.
 
@@ -6,8 +6,8 @@ Rules:
 - A name is deleted only if the source directory, which is open and is the one that was found, was asked for it and has
   none. What can't be read on either side has failed, and of that directory nothing is deleted.
 - Nothing is deleted in a job of which anything has failed when the phase begins (``CopyDirector``), or in whose source
-  mounts have been removed or added by then. If a directory cannot be compared later, its rank deletes nothing more, nor
-  do the others as soon as they are notified (``pcopy.tasks.remove.stopping``).
+  mounts have been removed or added by then, on any host. If a directory cannot be compared later, its rank deletes
+  nothing more, nor do the others as soon as they are notified (``pcopy.tasks.remove.stopping``).
 - A directory of the target is entered only if it is the one that was listed, and never what is mounted there.
 - A name that the target takes for another one of the source (it folds case) stays.
 - What the job itself has made since it began holds nothing that the source lacks: nobody looks into it.
@@ -47,6 +47,27 @@ _NO_DIRECTORY = (errno.ENOTDIR, errno.ELOOP, errno.ENOENT)
 """Why a name in the target cannot be opened if no directory has it any more: then nothing in it is to be deleted."""
 
 
+class ExamineMounts(OfPlace, code=169, doing="examining the mounts below", is_note=False):
+    """Examines the mounts below the source ``place``, on one host after another; then ``DeleteExtra`` begins.
+
+    ``number`` counts the hosts, as ``Rank.leaders`` does. If the mounts of one are not those with which the job began,
+    nothing is deleted on any: its source and that of the other hosts differ. ``counted`` is for ``DeleteExtra``.
+    """
+
+    counted: int = 0
+    number: int = 0
+    is_found_anew = True
+
+    def run(self, rank: Rank, result: Result) -> None:
+        if _has_other_mounts(rank, result, self.place):
+            return
+        following = self.number + 1
+        if following < len(rank.leaders):
+            result.spawn(self._replace(number=following), owner=rank.leaders[following])
+        else:
+            result.spawn(DeleteExtra(self.place, self.counted), SCAN_COST, expands=True)
+
+
 class DeleteExtra(OfPlace, code=84, doing="deleting from", is_note=False):
     """Deletes what the target of ``place`` has and its source lacks, there and in all directories below that both have.
 
@@ -59,7 +80,7 @@ class DeleteExtra(OfPlace, code=84, doing="deleting from", is_note=False):
 
     def run(self, rank: Rank, result: Result) -> Steps:
         result.count(counts.TO_DELETE, -self.counted)
-        if rank.own(Deletion).is_stopped or (not self.place.path and _has_other_mounts(rank, result, self.place)):
+        if rank.own(Deletion).is_stopped:
             return
         try:
             sides = _enter(rank, result, self.place)
@@ -151,6 +172,8 @@ def _has_other_mounts(rank: Rank, result: Result, top: Place) -> bool:
             differs = _mount_problem(source, path)
             if differs is not None:
                 has_others = True
+                if len(rank.leaders) > 1:
+                    differs.strerror = f"on {os.uname().nodename}: {differs.strerror}"
                 _not_compared(rank, result, top._replace(path=path), differs)
     return has_others
 
