@@ -169,7 +169,7 @@ def test_nothing_is_deleted_if_a_mount_vanishes_on_one_host(launchers: Launchers
         for name in ("h1", "h2"):
             both.hosts[name].run("mount", "--bind", area / "data", point)
         with both.copying() as run:
-            assert wait_until(lambda: (desk.copy / "mount/file").exists(), HANGS), "the mount is not copied"
+            assert wait_until((desk.copy / "mount/file").exists, HANGS), "the mount is not copied"
             both.hosts["h2"].run("umount", "--lazy", point)
             log = run.process.communicate(timeout=GRACE)[0].decode()
         assert run.process.returncode == 1, log

@@ -1,4 +1,4 @@
-"""An automounter: when somebody enters a name in its directory, it binds another directory there.
+"""An automounter: when somebody enters a name in its directory, it mounts another directory there.
 
 It is a process group of its own, since the kernel lets the automounter itself see what lies below (autofs(5) of the
 kernel's documentation: the packets of version 5, and the ioctls that answer them).
@@ -11,7 +11,7 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,12 +26,20 @@ _PADDED = 304
 _MISSING_INDIRECT = 3
 _READY, _FAIL = 0x9360, 0x9361
 
+BIND = ("mount", "--bind")
+"""What mounts the directory: each mount has the same device number."""
+FUSE = ("bindfs",)
+"""The same, as with a network file system: each mount has a device number of its own."""
+
 
 @contextmanager
-def automounted(point: Path, what: Path, names: list[str]) -> Iterator[None]:
-    """Entering one of ``names`` in ``point`` mounts the directory ``what`` there; they can be seen before."""
+def automounted(point: Path, what: Path, names: list[str], by: Sequence[str] = BIND) -> Iterator[None]:
+    """Entering one of ``names`` in ``point`` mounts the directory ``what`` there; they can be seen before.
+
+    If the test unmounts one, as the automounter does after some idle time, it is mounted again when it is entered.
+    """
     require_root("mount")
-    line: list[str | Path] = [sys.executable, "-m", "tests.support.autofs", point, what, *names]
+    line: list[str | Path] = [sys.executable, "-m", "tests.support.autofs", " ".join(by), point, what, *names]
     process = subprocess.Popen(line, cwd=REPOSITORY, stdout=subprocess.PIPE, start_new_session=True)
     assert process.stdout is not None
     try:
@@ -48,7 +56,7 @@ def automounted(point: Path, what: Path, names: list[str]) -> Iterator[None]:
         process.communicate()
 
 
-def _serve(point: str, what: str, names: list[str]) -> None:
+def _serve(by: list[str], point: str, what: str, names: list[str]) -> None:
     reading, writing = os.pipe()
     options = f"fd={writing},pgrp={os.getpgrp()},minproto=5,maxproto=5,indirect"
     command = ["mount", "-t", "autofs", "-o", options, "pcopy-test", point]
@@ -61,10 +69,10 @@ def _serve(point: str, what: str, names: list[str]) -> None:
     while packet := os.read(reading, _PADDED):
         _, kind, token, *_, padded = _PACKET.unpack_from(packet)
         name = padded.rstrip(b"\0").decode()
-        mounts = ["mount", "--bind", what, f"{point}/{name}"]
+        mounts = [*by, what, f"{point}/{name}"]
         done = kind == _MISSING_INDIRECT and subprocess.run(mounts, check=False).returncode == 0
         fcntl.ioctl(directory, _READY if done else _FAIL, token)
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1], sys.argv[2], sys.argv[3:])
+    _serve(sys.argv[1].split(), sys.argv[2], sys.argv[3], sys.argv[4:])

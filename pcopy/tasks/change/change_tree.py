@@ -10,6 +10,7 @@ import errno
 import os
 from array import array
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
@@ -149,8 +150,9 @@ class _Tree(ToEnter):
         rank, result = self._rank, self._result
         place = self._place(around, name, inode)
         try:
-            if place.source_id == NOWHERE:
-                place = place._replace(source_id=rank.sources[place.root].identity(place.path))
+            identity = rank.sources[place.root].identity(place.path)
+            if place.source_id == NOWHERE or identity.mount != around.source_id.mount:  # a look mounts nothing
+                place = place._replace(source_id=identity)
             directory = open_listed(rank, place)
             listing = yield from begin_list(rank.kernel, directory, detailed=True)
             if not listing.is_large:
@@ -174,6 +176,7 @@ class _Tree(ToEnter):
     def change(self, place: Place, directory: int, listed: Listed) -> Steps:
         """Changes names of an open directory: what is plain at once."""
         self._has_begun = True
+        self._enter_mounts(place)
         visitor, names = self._visitor(place), listed.names
         if listed.kinds and visitor.changes_at_once:
             names = yield from visitor.change_plain(directory, listed)
@@ -181,6 +184,14 @@ class _Tree(ToEnter):
         if visitor.below:
             found, inodes = zip(*visitor.below, strict=True)
             self.add(place, found, inodes)
+
+    def _enter_mounts(self, place: Place) -> None:
+        """Open what has to be mounted in ``place``, so that an automount that has expired is mounted again before its
+        top directory is looked at and changed. The task that enters one reports why it cannot be opened."""
+        sources = self._rank.sources[place.root]
+        for name in sources.mounted.names_in(place.path):
+            with suppress(Problem):
+                sources.open(os.path.join(place.path, name))
 
     def _visitor(self, place: Place) -> Changer:
         return self._rank.visitor(self._rank, self._result, place, 0)  # type: ignore[return-value]
