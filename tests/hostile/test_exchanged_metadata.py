@@ -22,7 +22,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.command import Completed, pcopy, show
+from pcopy.cli.config_keys import PROGRAMS
+from tests.support.command import REPOSITORY, Completed, pcopy, show
 from tests.support.faults import require_strace
 from tests.support.preload import preloaded
 from tests.support.users import NOBODY, require_root
@@ -57,6 +58,10 @@ def differ_in_attribute(source: Path) -> None:
 
 def differ_in_contents(source: Path) -> None:
     (source / "mine").write_bytes(b"attacker's contents, which are longer")
+
+
+def without_it(source: Path) -> None:
+    (source / "mine").unlink()
 
 
 def with_acl(source: Path) -> None:
@@ -96,7 +101,31 @@ CASES = {
     "pcopy in place": Case(("--existing", "replace", "--inplace", "source/", "tree"), differ_in_contents),
     "ptar": Case(("-x", "-f", "a.tar", "-C", "tree"), in_archive),
     "prm --from": Case(("-f", "--from", "list"), in_list),
+    "prm": Case(("-f", "tree")),
+    "pcopy newer": Case(("-u", "source/", "tree"), differ_in_contents),
+    "pcopy --backup": Case(("--backup", "old", "source/", "tree"), differ_in_contents),
+    "pcopy --repair": Case(("--existing", "changed", "--repair", "source/", "tree"), differ_in_mode),
+    "psync deletes": Case(("--delete-all", "source/", "tree"), without_it),
+    "pbcast": Case(("source/mine", "tree"), differ_in_contents),
 }
+
+ELSEWHERE = {"pstripe": "tests/lustre/test_exchanged_layouts.py"}
+"""Programs that are attacked in the same way by tests which need other file systems."""
+
+CHANGE_NOTHING = {
+    "pverify": "it reads trees; --create writes a file that an option names (tests/e2e/test_named_files.py)",
+    "pwalk": "it reads trees; its outputs are files that options name (tests/e2e/test_named_files.py)",
+    "pdbench": "it writes in a directory that it has created, which other users may not enter",
+}
+"""Programs that change no existing items, and why."""
+
+
+def test_each_program_that_changes_items_is_attacked() -> None:
+    attacked_here = {name.split(maxsplit=1)[0] for name in CASES}
+    assert attacked_here | ELSEWHERE.keys() | CHANGE_NOTHING.keys() == set(PROGRAMS), "add a case, or a reason"
+    assert not CHANGE_NOTHING.keys() & (attacked_here | ELSEWHERE.keys())
+    for program, path in ELSEWHERE.items():
+        assert f'program="{program}"' in (REPOSITORY / path).read_text()
 
 
 def build(place: Path, case: Case) -> None:
@@ -143,7 +172,8 @@ def attacked(place: Path, name: str, kernel: str, call: int) -> tuple[Completed,
     file = os.open(place / "roots/program", os.O_RDONLY)
     try:
         before = state(file)
-        run = pcopy("-n", "1", *CASES[name].words, program=name.split(maxsplit=1)[0], cwd=place, env=environment)
+        program, ranks = name.split(maxsplit=1)[0], () if name == "pbcast" else ("-n", "1")
+        run = pcopy(*ranks, *CASES[name].words, program=program, cwd=place, env=environment)
         assert state(file) == before, f"exchanged after call {call}: {show(run)}"
     finally:
         os.close(file)
