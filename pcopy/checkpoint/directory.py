@@ -1,9 +1,10 @@
 """Directories that hold a job: opened only if nobody else can change them, and files in them replaced durably.
 
 Rules: a directory decides what is copied and what is taken as done, so it and its files are used only if they are ours
-and only we may write to them. A symbolic link in their place is refused, a FIFO is not waited for. Small files are
-named relative to the descriptor that was checked. A crash leaves the old one or the new one
-(``pcopy.fsio.durable``); what nobody relies on yet goes without the two fsyncs.
+and only we may write to them. A symbolic link in their place is refused, a FIFO is not waited for; links above are
+followed as ``pcopy.fsio.named_file`` states it. Files and directories are named relative to the directory that was
+opened so. A crash leaves the old one or the new one (``pcopy.fsio.durable``); what nobody relies on yet goes without
+the two fsyncs.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ ADVICE = "name another place with --checkpoint DIR, or go without: --checkpoint 
 _ELSEWHERE = "keep new jobs elsewhere: --checkpoint DIR, or none"
 _ANEW = "remove the directory that it is in and start the job anew"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOOK = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _WRITERS = stat.S_IWGRP | stat.S_IWOTH
 NEW = b".new"
@@ -34,11 +36,34 @@ NEW = b".new"
 
 
 @contextmanager
+def _around(path: bytes) -> Iterator[tuple[int, bytes]]:
+    """The open directory that holds ``path``, and the name of that in it; raises ``OSError``."""
+    above, name = os.path.split(path)
+    with held_open(_opened_above(above)) as directory:
+        yield directory, name or b"."
+
+
+def _opened_above(path: bytes) -> int:
+    """The directory ``path``, open (O_PATH); raises ``OSError``."""
+    directory = os.open(b"/" if path.startswith(b"/") else b".", _LOOK)
+    for part in filter(None, path.split(b"/")):
+        with held_open(directory):
+            try:
+                directory = os.open(part, _LOOK, dir_fd=directory)
+            except NotADirectoryError:  # a link, or there is none
+                from pcopy.fsio.named_file import open_directory_of  # most jobs need not load it
+
+                return open_directory_of(os.path.join(path, b"")).descriptor
+    return directory
+
+
+@contextmanager
 def opened(path: bytes) -> Iterator[int]:
     """A descriptor of the directory ``path``; raises ``Refused`` if it is not safely ours."""
     path = os.path.abspath(path)  # also without a trailing slash, which would follow a link
     try:
-        descriptor = os.open(path, _DIRECTORY)
+        with _around(path) as (around, name):
+            descriptor = os.open(name, _DIRECTORY, dir_fd=around)
     except OSError as error:
         if error.errno in (errno.ENOTDIR, errno.ELOOP) and os.path.islink(path):
             raise Refused(f"{shown(path)}: a symbolic link; name the job directory itself") from None
@@ -68,8 +93,8 @@ def make(path: bytes, *, durable: bool = True) -> list[bytes]:
         path = os.path.dirname(path)
     for path in reversed(missing):
         try:
-            with suppress(FileExistsError):
-                os.mkdir(path, 0o700)
+            with suppress(FileExistsError), _around(path) as (around, name):
+                os.mkdir(name, 0o700, dir_fd=around)
                 made.insert(0, path)
             if durable:
                 sync_directory_at(os.path.dirname(path))
@@ -85,7 +110,8 @@ def remove_empty(paths: Iterable[bytes]) -> None:
     """Removes these directories, the deepest first, up to one that holds something or cannot be removed."""
     with suppress(OSError):
         for path in paths:
-            os.rmdir(path)
+            with _around(path) as (around, name):
+                os.rmdir(name, dir_fd=around)
 
 
 def check_makeable(path: bytes) -> None:
@@ -96,6 +122,13 @@ def check_makeable(path: bytes) -> None:
     nearest = path
     while not os.path.lexists(nearest):
         nearest = os.path.dirname(nearest)
+    try:
+        with _around(os.path.join(nearest, b"")):
+            pass
+    except NotADirectoryError:
+        pass
+    except OSError as error:
+        raise Refused(f"{shown(path)}: cannot be made: {error.strerror}; {ADVICE}") from None
     if not os.path.isdir(nearest):
         raise Refused(f"{shown(nearest)}: not a directory, so that {shown(path)} can't be made; {ADVICE}")
     if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=True):
@@ -127,7 +160,8 @@ def replace(directory: int, name: bytes, data: bytes, *, durable: bool = True) -
 def opened_file(path: bytes) -> Iterator[BinaryIO]:
     """``path`` for reading; raises ``Refused`` unless it is a regular file of the caller's that only he may write."""
     try:
-        descriptor = os.open(path, _READ)
+        with _around(path) as (around, name):
+            descriptor = os.open(name, _READ, dir_fd=around)
     except FileNotFoundError:
         raise Refused(f"{shown(path)}: is missing; without it the job cannot be resumed") from None
     except OSError as error:
@@ -150,18 +184,30 @@ def _trusted(descriptor: int, path: bytes) -> Iterator[BinaryIO]:
 def create(path: bytes) -> BinaryIO:
     """A new file of mode 0600, unbuffered; raises ``OSError`` (``FileExistsError`` for whatever has the name)."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    return os.fdopen(os.open(path, flags, 0o600), "wb", buffering=0)
+    with _around(path) as (around, name):
+        return os.fdopen(os.open(name, flags, 0o600, dir_fd=around), "wb", buffering=0)
+
+
+def create_run(path: bytes) -> None:
+    """Makes the directory of a run; raises ``OSError``."""
+    with _around(path) as (around, name):
+        os.mkdir(name, 0o700, dir_fd=around)
 
 
 def remove_run(path: bytes) -> None:
     """Removes a run's directory with its files, if there is one; raises ``OSError``."""
-    with suppress(FileNotFoundError):
-        if not stat.S_ISDIR(os.lstat(path).st_mode):
-            os.unlink(path)
+    with suppress(FileNotFoundError), _around(path) as (around, name):
+        try:
+            run = os.open(name, _DIRECTORY, dir_fd=around)
+        except OSError as error:
+            if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                raise
+            os.unlink(name, dir_fd=around)
             return
-        for name in os.listdir(path):
-            os.unlink(os.path.join(path, name))
-        os.rmdir(path)
+        with held_open(run):
+            for inner in os.listdir(run):
+                os.unlink(inner, dir_fd=run)
+        os.rmdir(name, dir_fd=around)
 
 
 def refuse_strange(path: bytes, status: os.stat_result) -> None:

@@ -18,6 +18,7 @@ from typing import TypeVar
 import lmdb
 
 from pcopy.engine.backlog import FRAME_BYTES, Backlog
+from pcopy.fsio.named_file import held_directory
 from pcopy.text import harmless, shown
 
 FIRST_MAP = 64 << 20
@@ -110,21 +111,22 @@ class LmdbBacklog(Backlog):
     def _open(self) -> lmdb.Environment:
         """An empty database without a name; its directory had mode 0700."""
         self._map_size = FIRST_MAP
-        place = tempfile.mkdtemp(prefix=b"pcopy-spool-", dir=self._spool)
-        try:
-            return lmdb.open(
-                os.fsdecode(place),
-                map_size=self._map_size,
-                mode=0o600,
-                sync=False,
-                lock=False,
-                readahead=False,
-                meminit=False,
-            )
-        finally:
-            for name in os.listdir(place):
-                os.unlink(os.path.join(place, name))
-            os.rmdir(place)
+        with held_directory(self._spool) as spool:
+            place = tempfile.mkdtemp(prefix=b"pcopy-spool-", dir=spool)
+            try:
+                return lmdb.open(
+                    os.fsdecode(place),
+                    map_size=self._map_size,
+                    mode=0o600,
+                    sync=False,
+                    lock=False,
+                    readahead=False,
+                    meminit=False,
+                )
+            finally:
+                for name in os.listdir(place):
+                    os.unlink(os.path.join(place, name))
+                os.rmdir(place)
 
     def _failed(self, number: int, why: str) -> OSError:
         return OSError(number, harmless(why), shown(self._spool))

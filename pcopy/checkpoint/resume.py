@@ -23,10 +23,10 @@ from typing import Protocol
 from pcopy.checkpoint import directory
 from pcopy.checkpoint.base import Header, base_path, read_first, read_header, read_shares, write_base
 from pcopy.checkpoint.base import read_base as read_base
-from pcopy.checkpoint.directory import Path, check_directory, remove_run
+from pcopy.checkpoint.directory import Path, check_directory, create_run, remove_run
 from pcopy.checkpoint.framing import Frame, as_damage, damaged, frames, heads, write_frame
 from pcopy.checkpoint.join import Join, dealt
-from pcopy.checkpoint.layout import CURRENT, RUN, VERSION, facts_name, run_name
+from pcopy.checkpoint.layout import CURRENT, RUN, VERSION, facts_name, names, run_name
 from pcopy.checkpoint.record import ID_BYTES, added, is_counts, read_facts, read_head
 from pcopy.engine.backlog import SpoolFactory
 from pcopy.engine.messages import dump_primitives
@@ -142,7 +142,9 @@ def compact(
             shares = (share for share in _shares(job, old) if not mending.takes_back(share[0]))
         kept = (task for task in map(address, tasks) if task is not None) if address else tasks
         _write_run(job, new, kept, open_spool, shares)
-    for name in os.listdir(job):
+    with directory.opened(job) as descriptor:
+        runs = names(descriptor)
+    for name in runs:
         if re.fullmatch(RUN, name) and name != run_name(new.run):
             with suppress(OSError):  # the job is safe; what is left goes with the next one
                 remove_run(os.path.join(job, name))
@@ -172,7 +174,7 @@ def _write_run(
     path = os.path.join(job, run_name(new.run))
     remove_run(path)  # what a crash has left of an earlier attempt
     try:
-        os.mkdir(path, 0o700)
+        create_run(path)
         with closing(dealt(tasks, new.size, open_spool)) as ranks:
             for rank, own in enumerate(ranks):
                 phase, counts = (-1, ()) if rank else (new.phase, new.counts)

@@ -1,4 +1,4 @@
-"""Opens the files that the command line or a configuration file names, for reading and for writing.
+"""Opens the files and directories that the command line, the environment or a configuration file names.
 
 A user with rights (root, most often) names files in directories that other users may write to, such as /tmp or a
 project's directory. Three rules hold for every user:
@@ -244,6 +244,29 @@ def open_directory_of(path: bytes) -> Directory:
         return Directory(descriptor, name, real, can_sync=True)
 
 
+@contextmanager
+def held_directory(path: bytes) -> Iterator[bytes]:
+    """Open the directory ``path``, and yield a path that leads to it whatever is renamed meanwhile.
+
+    Where /proc is not mounted, that is its path from the root without symbolic links. Raises ``OSError``.
+    """
+    found = open_directory_of(os.path.join(path, b""))
+    try:
+        fixed = b"/proc/self/fd/%d" % found.descriptor
+        yield fixed if os.path.exists(fixed) else found.path
+    finally:
+        let_go(found.descriptor)
+
+
+def real_path(path: bytes) -> bytes:
+    """Return ``path`` from the root without symbolic links; what is missing stays as it is. Raises ``OSError``."""
+    try:
+        return look(path).path
+    except FileNotFoundError:
+        directory, name = os.path.split(path.rstrip(b"/"))
+        return os.path.normpath(os.path.join(real_path(directory or b"."), name))
+
+
 def obstacle(path: bytes, mode: int, kind: str) -> str:
     """Return why a new file, such as "a signature" (``kind``), does not replace an item that is there, or nothing."""
     if inherited_descriptor(path) >= 0:
@@ -457,7 +480,7 @@ class _Walk:
             link = shown(os.path.join(self._above, part))
             text = f"the symbolic link {link} to {shown(target)} belongs to user {status.st_uid} and is not followed"
             why = "only links of root and of the user who runs the program are followed"
-            raise NotTrusted(errno.EPERM, f"{text}: {why}; name the file itself, or write --insecure-links")
+            raise NotTrusted(errno.EPERM, f"{text}: {why}; name what it leads to, or write --insecure-links")
         self._links += 1
         if self._links > _MOST_LINKS:
             raise _error(errno.ELOOP)

@@ -104,7 +104,6 @@ def create(
         if directory is None:
             state = state_directory()
             made = make(state, durable=durable)
-            files.check_directory(state)
             _sweep(state)
             directory = os.path.join(state, job.name.encode())
         path = os.path.abspath(directory)
@@ -134,13 +133,17 @@ def make_durable(job: StoredJob) -> StoredJob:
 
 
 def _sweep(state: bytes) -> None:
-    """Removes what killed processes have left of jobs that were not stored yet, or were over; what can't go stays."""
-    for name in sorted(map(os.fsencode, os.listdir(state))):
+    """Removes what killed processes have left of jobs that were not stored yet, or were over; what can't go stays.
+
+    Raises ``Refused`` if the directory is not safely ours.
+    """
+    with opened(state) as descriptor:
+        found = names(descriptor)
+    for name in sorted(found):
         path = os.path.join(state, name)
         with suppress(Refused, OSError):
             if time.time() - os.lstat(path).st_mtime > ABANDONED and not is_job(path):
-                with suppress(OSError):
-                    os.rmdir(path)  # if there is nothing in it any more
+                files.remove_empty([path])  # if there is nothing in it any more
                 remove_unreadable(path)
 
 
@@ -229,7 +232,7 @@ def hold_job(path: bytes) -> tuple[StoredJob, Lock]:
     except NoJob:
         with suppress(OSError, Refused), opened(path) as descriptor:
             os.unlink(b"lock-0", dir_fd=descriptor)
-            os.rmdir(path)
+            files.remove_empty([path])
         lock.close()
         raise _over(path) from None
     except BaseException:
@@ -320,8 +323,7 @@ def remove_rest(job: StoredJob) -> None:
     with suppress(Refused, OSError), opened(job.path) as descriptor:
         if JOB not in names(descriptor):
             clear(descriptor)
-            os.rmdir(job.path)
-            files.remove_empty(job.file.above)
+            files.remove_empty([job.path, *job.file.above])
 
 
 def remove_unreadable(path: bytes) -> None:
@@ -347,8 +349,7 @@ def _remove(path: bytes, descriptor: int, lock: Lock, *, durable: bool = True) -
         raise Refused(f"{shown(path)}: the job cannot be removed: {error.strerror}") from None
     left = [name for name in names(descriptor) if not name.startswith(SILLY)]
     if not left:
-        with suppress(OSError):  # it may be in a directory that is not ours, or on NFS not quite empty yet
-            os.rmdir(path)
+        files.remove_empty([path])  # it may be in a directory that is not ours, or on NFS not quite empty yet
     return left
 
 

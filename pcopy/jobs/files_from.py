@@ -13,7 +13,7 @@ from contextlib import closing
 from typing import BinaryIO
 
 from pcopy.checkpoint.layout import FILES_FROM
-from pcopy.errors import HINDRANCES, Refused, hindrance
+from pcopy.errors import HINDRANCES, NotPutAside, Refused, hindrance
 from pcopy.jobs.meant import meant, starts_elsewhere
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.base.job import Root
@@ -39,6 +39,7 @@ def sorted_list(
 
     It is a saved listing, or paths that end with a newline, or with a NUL if ``nul``. ``top`` is what users call the
     root's directory, ``nothing`` what an empty list leaves. ``whole``: what lies below a listed directory is left out.
+    Raises ``NotPutAside`` for spools.
     """
     sorter = ExternalSorter(open_spool, _BUDGET)
     with closing(sorter), SavedListing(file, "--files-from", nul=nul, meant=meant) as listing:
@@ -59,6 +60,8 @@ def sorted_list(
             if not listed:
                 raise Refused(f"{listing.name}: lists nothing, so there is {nothing}")
             return _written(sorter, open_spool(), root.source if whole else b"")
+        except NotPutAside:
+            raise
         except HINDRANCES as error:
             raise Refused(f"{listing.name}: {hindrance(error)}") from None
 
@@ -97,6 +100,7 @@ def _written(sorter: ExternalSorter, written: BinaryIO, source: bytes) -> Binary
         written.write(key.replace(_END, b"/") + _END)
         last, is_directory = key, None
     written.flush()
+    written.fileno()  # it becomes a file
     return written
 
 

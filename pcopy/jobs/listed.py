@@ -15,7 +15,7 @@ from contextlib import closing
 from itertools import chain, takewhile
 from typing import BinaryIO
 
-from pcopy.errors import HINDRANCES, Refused, hindrance
+from pcopy.errors import HINDRANCES, NotPutAside, Refused, hindrance
 from pcopy.fsio.close import let_go
 from pcopy.jobs.files_from import is_real_directory
 from pcopy.jobs.meant import meant, starts_elsewhere
@@ -55,6 +55,8 @@ def read_list(
 ) -> PathList | None:
     """What the user's ``file`` lists; None if that is nothing. Raises ``Refused``, naming file and line.
 
+    Raises ``NotPutAside`` for spools.
+
     ``within``: the directory in which all have to lie, and in which paths of a plain list start; None: these start in
     the working directory. ``check`` says why a path from the root may not be listed, or nothing. ``whole``: directories
     are taken with all that is in them, and what is listed below one is left out.
@@ -89,6 +91,8 @@ def read_list(
             written = open_spool()
             skipped = len(base.strip(b"/") + b"/") if base != b"/" else 0
             listed = _written(sorter, written, skipped, tells=tells, whole=whole)
+        except NotPutAside:
+            raise
         except HINDRANCES as error:
             raise Refused(f"{listing.name}: {hindrance(error)}") from None
         called = _called(base, is_absolute)
@@ -170,6 +174,7 @@ def _written(sorter: ExternalSorter, written: BinaryIO, skipped: int, *, tells: 
             number += 1
         last, held = key, told
     written.flush()
+    written.fileno()  # it becomes a file
     return number
 
 

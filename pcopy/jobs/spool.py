@@ -6,7 +6,6 @@ the job stops in order, and can go on where there is room. So this error is told
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, cast
@@ -22,7 +21,7 @@ def spool_in(directory: bytes) -> SpoolFactory:
     def open_spool() -> BinaryIO:
         from pcopy.jobs.spool_file import SpoolFile
 
-        return cast(BinaryIO, SpoolFile(os.fsdecode(directory) or None))
+        return cast(BinaryIO, SpoolFile(directory))
 
     return open_spool
 
@@ -32,8 +31,9 @@ def database_in(directory: bytes) -> Callable[[], Backlog]:
 
     def open_database() -> Backlog:
         from pcopy.checkpoint.lmdb_backlog import LmdbBacklog
+        from pcopy.jobs.spool_file import temporary_directory
 
-        return LmdbBacklog(directory or _temporary())
+        return LmdbBacklog(directory or temporary_directory())
 
     return open_database
 
@@ -44,8 +44,10 @@ SET_ANOTHER = "set TMPDIR to another directory"
 
 def no_room(directory: bytes, trouble: OSError, advice: str) -> str:
     """What is told of ``trouble`` in ``directory``, and what the user can do."""
+    from pcopy.jobs.spool_file import temporary_directory
+
     try:
-        where = shown(directory or _temporary())
+        where = shown(directory or temporary_directory())
     except OSError:  # there is none where anything can be written
         where = "TMPDIR"
     return f"tasks that wait cannot be put aside in {where}: {trouble.strerror}; {advice}"
@@ -58,10 +60,3 @@ def refusing(directory: bytes, advice: str = NAME_ANOTHER) -> Iterator[None]:
         yield
     except NotPutAside as trouble:
         raise Refused(no_room(directory, trouble, advice)) from None
-
-
-def _temporary() -> bytes:
-    """Where the system has temporary files; raises ``OSError`` if it has not one place for them."""
-    import tempfile
-
-    return os.fsencode(tempfile.gettempdir())

@@ -84,8 +84,8 @@ class CopyPreparation(Preparation):
         self.arguments = arguments
         self._tell = partial(tell, arguments.program)
         self._words = words
-        if arguments.keeping.spool and not os.access(arguments.keeping.spool, os.W_OK | os.X_OK):
-            raise Refused(f"--spool {shown(arguments.keeping.spool)}: not a directory that can be written")
+        if arguments.keeping.spool:
+            _check_spool(arguments.keeping.spool)
         self._earlier = Earlier()
         self._listed: BinaryIO | None = None
         self._has_room = arguments.force
@@ -362,6 +362,22 @@ class CopyPreparation(Preparation):
             *(for_shell(os.fsencode(word)) for word in self._words),
         ]
         return f" as {' '.join(words)}, since {shown(self.arguments.destination)} is there now"
+
+
+def _check_spool(directory: bytes) -> None:
+    """Raise ``Refused`` unless files can be created in the directory of ``--spool``."""
+    from pcopy.fsio.named_file import NotTrusted, held_directory
+
+    why = "not a directory that can be written"
+    try:
+        with held_directory(directory) as spool:
+            if os.access(spool, os.W_OK | os.X_OK):
+                return
+    except NotTrusted as error:
+        why = str(error.strerror)
+    except OSError:
+        pass
+    raise Refused(f"--spool {shown(directory)}: {why}")
 
 
 def _umask() -> int:

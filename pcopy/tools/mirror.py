@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from pcopy.errors import Refused
 from pcopy.fsio.directories import is_empty
+from pcopy.fsio.named_file import real_path
 from pcopy.jobs.paths import lies_in, target_of
 from pcopy.tasks.base.job import Options, Root
 from pcopy.tasks.files.backup import strangers_of
@@ -88,11 +89,19 @@ def spared_in(directories: Sequence[bytes], roots: Sequence[Root], options: Opti
     return tuple(found)
 
 
+def _real_path(path: bytes, given: str) -> bytes:
+    """``path`` without links; raises ``Refused`` if it leads through a link of another user."""
+    try:
+        return real_path(path)
+    except OSError as error:
+        raise Refused(f"{given}: {error.strerror}") from None
+
+
 def backup_in(directory: bytes, roots: Sequence[Root]) -> bytes:
     """The directory of ``--backup``, from the root; raises ``Refused`` if nothing can be moved there."""
     top = roots[0].target
-    path = os.path.realpath(os.path.join(top, directory))
     given = f"--backup {shown(directory)}"
+    path = _real_path(os.path.join(top, directory), given)
     if any(lies_in(target_of(root), path) for root in roots):
         raise Refused(f"{given}: {shown(target_of(roots[0]))} lies in it; name another directory")
     for root in roots:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pcopy.errors import INCOMPLETE, OK, Refused
 from pcopy.jobs.meant import meant
 from pcopy.jobs.paths import source_of
-from pcopy.jobs.spool import spool_in
+from pcopy.jobs.spool import SET_ANOTHER, refusing, spool_in
 from pcopy.launch.tool import Ended
 from pcopy.tasks.base.itemized import Itemized
 from pcopy.tasks.base.job import Failure, Job, Root, Sink, Totals
@@ -68,7 +68,8 @@ class TreePreparation(SummedPreparation):
         if within is not None and not os.path.isdir(within):
             raise Refused(f"{shown(tree.paths[0])}: is no directory, in which what --from lists could lie")
         spool = spool_in(b"")
-        self.list = read_list(tree.listing, spool, nul=tree.nul, within=within, check=check, whole=whole)
+        with refusing(b"", SET_ANOTHER):
+            self.list = read_list(tree.listing, spool, nul=tree.nul, within=within, check=check, whole=whole)
         return () if self.list is None else (self.list.root,)
 
     def make_job(self, roots: tuple[Root, ...], *, copies: bool, **options: Any) -> None:

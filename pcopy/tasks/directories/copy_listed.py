@@ -8,6 +8,7 @@ whole, so what the list names below it is skipped.
 from __future__ import annotations
 
 import errno
+import os
 import stat
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from mmap import ACCESS_READ, mmap
 from typing import BinaryIO
 
 from pcopy.engine.ticket import Stepwise
+from pcopy.errors import Refused
 from pcopy.fsio.kernel.columns import pack_names
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import source_status
@@ -98,7 +100,7 @@ class ListedPaths:
     def read(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
         """The paths from one place in it to another (-1: to its end), and where each stands; raises ``OSError``."""
         if self._file is None:
-            self._file = open(self._path, "rb")  # noqa: SIM115 - until the end of the job
+            self._file = _opened(self._path)  # until the end of the job
         self._file.seek(start)
         offset, rest = start, b""
         while block := self._file.read(_BLOCK):
@@ -112,12 +114,25 @@ class ListedPaths:
     def names(self, path: bytes) -> bool:
         """Is ``path``, or a directory above it, in the list? Raises ``OSError``."""
         parts = path.split(b"/")
-        with open(self._path, "rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as text:
+        with _opened(self._path) as file, mmap(file.fileno(), 0, access=ACCESS_READ) as text:
             return any(_has(text, parts[:depth]) for depth in range(len(parts) + 1))
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def _opened(path: bytes) -> BinaryIO:
+    """The list: a file without a name that this process has, or one in the job's directory. Raises ``OSError``."""
+    if path.startswith(b"/proc/self/fd/"):
+        return open(path, "rb")
+    from pcopy.checkpoint.directory import opened_file
+
+    try:
+        with opened_file(path) as file:
+            return open(os.dup(file.fileno()), "rb")
+    except Refused as refused:
+        raise OSError(errno.EPERM, str(refused)) from None
 
 
 def _has(text: mmap, parts: list[bytes]) -> bool:
