@@ -85,7 +85,7 @@ class failing:  # noqa: N801 (it reads as a statement does)
 def full_directory() -> Problem:
     """The problem of an item whose name in the target a directory has that is not empty."""
     why = "a directory that is not empty is not replaced by an item of another type; move or remove it"
-    return Problem("rmdir", errno.ENOTEMPTY, text=f"{os.strerror(errno.ENOTEMPTY)}: {why}")
+    return Problem("rmdir", errno.ENOTEMPTY, text=why)
 
 
 class MetadataProblem(Problem):

@@ -216,8 +216,10 @@ class ArchivePreparation(OfArchive):
                     os.unlink(name, dir_fd=directory)
         except FileNotFoundError:
             pass
-        except (OSError, Refused) as error:
-            self.remarks.append(f"the index could not be written, and is not needed: {error}")
+        except Refused as refused:
+            self.remarks.append(f"the index could not be written, and is not needed: {refused}")
+        except OSError as error:
+            self.remarks.append(f"{shown(path)}: the index could not be written, and is not needed: {error.strerror}")
 
     def tell_how_to_go_on(self) -> None:
         tell("ptar", f"the archive was not made; {self._way}")

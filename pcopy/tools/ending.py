@@ -50,6 +50,8 @@ class SummedPreparation(Preparation):
     """What is told of a job of which items have failed."""
     stopped = "the same command goes on"
     """What is told of one that was stopped."""
+    leaves_out = "filters"
+    """The options that leave out items, as the summary names them."""
     names_filters = False
     """True if ``lines`` states how many items filters left out, and where these are set."""
 
@@ -79,7 +81,7 @@ class SummedPreparation(Preparation):
             print(json.dumps(self.values), flush=True)
         elif not self.telling.quiet or ended.status != OK or self.dry_run:
             lines = [*self.lines(ended, seconds, ranks)]
-            if not self.names_filters and (hidden := left_out(ended.totals, self.telling.filters)):
+            if not self.names_filters and (hidden := left_out(ended.totals, self.telling.filters, by=self.leaves_out)):
                 lines.append(f"  {hidden}")
             if ended.status != OK:
                 lines.append(self._outcome(ended.status))

@@ -96,9 +96,10 @@ class ArchiveListing:
 
             self._signature = ArchiveSignature(algorithm(options.hash), options.block_size, spool_in(b""))
 
-    def is_wrong(self, text: str) -> None:
+    def is_wrong(self, text: str, path: bytes | None = None) -> None:
+        """Report a failure of the archive, or of the file ``path``."""
         self.wrong += 1
-        tell("ptar", f"{shown(self._path)}: {text}")
+        tell("ptar", f"{shown(path or self._path)}: {text}")
 
     def go_through(self, read: Read) -> str:
         """Returns what is to be told of names that no member has. Raises ``Problem``, and ``OSError`` from spools."""
@@ -172,9 +173,9 @@ class ArchiveListing:
         try:
             write_signature(self._options.signature, signature, self._options.umask)
         except Refused as refused:
-            self.is_wrong(f"the signature could not be written: {refused}")
+            self.is_wrong(f"the signature could not be written: {refused}", self._options.signature)
         except OSError as error:
-            self.is_wrong(f"the signature could not be written: {error.strerror}")
+            self.is_wrong(f"the signature could not be written: {error.strerror}", self._options.signature)
 
     def close(self) -> None:
         self._tree.close()

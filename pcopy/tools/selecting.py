@@ -53,15 +53,15 @@ def refuse_nothing(roots: Sequence[Root], options: Options, ahead: LookAhead) ->
         raise Refused(f"{sources}: the filters select nothing in it: {_reason(options.select)}")
 
 
-def left_out(totals: Totals, filters: Sequence[str], of: str = "") -> str:
-    """Return how many items (``of`` whatever they are of) filters left out, and where these are set; "" if none.
+def left_out(totals: Totals, filters: Sequence[str], of: str = "", by: str = "filters") -> str:
+    """Return how many items (``of`` whatever they are of) were left out, ``by`` which options, and where these are set.
 
-    ``filters`` as in ``Telling``.
+    Return "" if none were. ``filters`` as in ``Telling``.
     """
     if not totals.excluded:
         return ""
     items = counted(totals.excluded, "item", "items")
-    return f"{items}{of} left out by filters ({origins_of(filters)})"
+    return f"{items}{of} left out by {by} ({origins_of(filters)})"
 
 
 def nothing_selected(totals: Totals, select: Select) -> str:

@@ -87,6 +87,8 @@ class UnpackPreparation(OfArchive):
         """Raises ``Refused``; nothing is touched."""
         arguments = with_listed(arguments)
         super().__init__(arguments)
+        if arguments.paths:
+            self.leaves_out = "MEMBER, -T or filters"
         archive, self._stream = archive_to_read(arguments, "-x")
         root = _target(arguments.directory)
         check_told(self.telling, (root,), "is unpacked into")

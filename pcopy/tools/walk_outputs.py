@@ -9,8 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from pcopy.errors import REFUSED, STOPPED, Refused
@@ -130,6 +130,7 @@ class Outputs(InFront):
         from pcopy.signature.replacing import replacing
 
         try:
+            self._files.enter_context(_naming(path))
             return self._files.enter_context(replacing(path, umask, writer, unnamed=True))
         except OSError as error:
             raise Refused(f"{shown(path)}: cannot be written: {error.strerror}") from None
@@ -196,11 +197,26 @@ class Outputs(InFront):
         try:
             self._files.close()
         except OSError as error:
-            self.trouble = f"a list cannot be written: {error.strerror}"
+            self.trouble = error.strerror or "a list cannot be written"
 
     def abandon(self) -> None:
         """The files do not appear; once more it does nothing."""
         self._files.__exit__(Refused, Refused("stopped"), None)
+
+
+class _Unwritten(OSError):
+    """An error whose text names the file."""
+
+
+@contextmanager
+def _naming(path: bytes) -> Iterator[None]:
+    """Make what the system refuses the file ``path`` an error that names it."""
+    try:
+        yield
+    except _Unwritten:  # of another file, whose failure removes this one
+        raise
+    except OSError as error:
+        raise _Unwritten(error.errno, f"{shown(path)} cannot be written: {error.strerror}") from error
 
 
 class _StandardOutput:

@@ -69,3 +69,14 @@ def test_summary_names_file_that_set_filter(name: str, by_hand: bool, trees: Pat
     run = pcopy("--json", *words, *COMMANDS[name], program=program, cwd=trees)
     found = json.loads(run.stdout.splitlines()[-1])
     assert found["excluded"] == number and found["filters"] == ([] if by_hand else [f"{file}:1"])
+
+
+def test_summary_of_unpacking_names_the_members_that_were_asked_for(trees: Path) -> None:
+    """Members that are not asked for are not left out by filters."""
+    run = pcopy("-c", "-q", "-f", "new.tar", "a", program="ptar", cwd=trees)
+    assert run.returncode == 0, show(run)
+    (trees / "list").write_text("a/same\n")
+    for words in (["a/same"], ["-T", "list"]):
+        run = pcopy("-x", "-n", "1", "-f", "new.tar", "-C", "b", *words, program="ptar", cwd=trees)
+        assert run.returncode == 0, show(run)
+        assert b"  2 items left out by MEMBER, -T or filters (on the command line)\n" in run.stdout, show(run)

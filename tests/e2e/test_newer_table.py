@@ -193,3 +193,15 @@ def test_files_stay_or_go_as_with_rsync(area: Path, age: str) -> None:
         mine = area / "copy" / path.name
         assert mine.read_bytes() == path.read_bytes(), path.name
         assert mine.stat().st_mtime_ns == path.stat().st_mtime_ns, path.name
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "fifo"])
+def test_error_of_full_directory_says_each_thing_once(area: Path, kind: str) -> None:
+    for tree in ("source", "copy"):
+        (area / tree).mkdir()
+    make(area / "source/name", kind, "source", TIME)
+    make(area / "copy/name", "full", "was there", TIME)
+    done = pcopy("-q", f"{area}/source/", area / "copy", ranks=1)
+    why = "a directory that is not empty is not replaced by an item of another type; move or remove it"
+    line = f"pcopy: {area}/copy/name: rmdir: Directory not empty: {why} (ENOTEMPTY)\n"
+    assert done.returncode == 1 and done.stderr.decode().startswith(line), show(done)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.archives import MIB, Made, made_of, member, ptar
+from tests.support.archives import MIB, Made, made_of, member, ptar, small_file_system
 from tests.support.command import pverify, show
 from tests.support.users import is_root
 
@@ -122,6 +122,19 @@ def test_what_tar_would_unpack_is_told(tmp_path: Path) -> None:
     done = ptar("-tqf", archive, "--signature", found)
     assert done.returncode == 0, show(done)
     assert pverify(found, place).returncode == 0
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_error_of_signature_names_its_file(tree: Path, tmp_path: Path, ranks: int) -> None:
+    archive = tmp_path / "a"
+    assert ptar("-c", "-q", "-f", archive, "-C", tree.parent, "tree", ranks=1).returncode == 0
+    with small_file_system(tmp_path / "small", 1) as small:
+        (small / "taken").write_bytes(bytes(MIB))
+        done = ptar("-tqf", archive, "--signature", small / "found", ranks=ranks)
+        assert done.returncode == 1, show(done)
+        wanted = f"ptar: {small}/found: the signature could not be written: No space left on device\n"
+        assert done.stderr.decode() == wanted
+        assert os.listdir(small) == ["taken"]
 
 
 def test_a_byte_that_was_flipped_shows(tree: Path, signature: Path, tmp_path: Path) -> None:

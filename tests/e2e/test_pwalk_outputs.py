@@ -119,6 +119,18 @@ def test_a_file_system_that_is_full(many: Path, area: Path, words: tuple[str, ..
         assert os.listdir(place) == (["taken"] if page else [])
 
 
+@pytest.mark.parametrize("more", [(), ("--output", "../other.txt")], ids=["one list", "two lists"])
+def test_error_of_short_list_names_its_file(area: Path, more: tuple[str, ...]) -> None:
+    """A list that is written when it is closed, since it is short."""
+    (area / "tree").mkdir()
+    with mounted("tmpfs", area, size=4096) as place:
+        (place / "taken").write_bytes(bytes(4096))
+        run = pwalk(*more, "--output", "list.txt", "-q", area / "tree", cwd=place, ranks=1)
+        assert run.returncode == 75, show(run)
+        assert run.stderr == b"pwalk: list.txt cannot be written: No space left on device\n", show(run)
+        assert os.listdir(place) == ["taken"] and sorted(os.listdir(area)) == [place.name, "tree"]
+
+
 def test_what_is_sorted_is_not_read_on_when_nobody_reads_it(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 

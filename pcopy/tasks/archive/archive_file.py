@@ -19,6 +19,7 @@ from pcopy.fsio.named_file import open_directory_of
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.temporary import PREFIX, is_undressed
 from pcopy.tasks.base.rank import Rank
+from pcopy.text import shown
 
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _ZEROS = bytes(1 << 20)
@@ -47,6 +48,12 @@ def left_by(directory: bytes, job: str) -> list[bytes]:
         return [path, *(os.path.join(directory, name) for name in os.listdir(directory) if name.startswith(stem))]
     except OSError:
         return [path]
+
+
+def stop(rank: Rank, what: str, problem: Problem) -> None:
+    """End the job: the archive cannot be ``what`` (read, made, written, synced)."""
+    archive = shown(rank.options.archive_file)
+    rank.stop(f"{archive}: the archive cannot be {what}: {problem.operation}: {problem.strerror}")
 
 
 def is_in_use(directory: bytes, name: bytes) -> bool:

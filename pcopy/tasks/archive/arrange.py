@@ -16,7 +16,7 @@ from pcopy.archive.member import BLOCK, RECORD, filled_up
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.signature.sorting import ExternalSorter
-from pcopy.tasks.archive.archive_file import ArchiveFile
+from pcopy.tasks.archive.archive_file import ArchiveFile, stop
 from pcopy.tasks.archive.described import described_in
 from pcopy.tasks.archive.frames import FRAME_BYTES, Frames
 from pcopy.tasks.archive.gather import Laid
@@ -106,7 +106,7 @@ class PlacePieces(Note, code=136, doing="laying out the archive", is_note=False)
             if not rank.options.dry_run:
                 _make(rank, layout)
         except Problem as problem:
-            rank.stop(f"the archive cannot be made: {problem.operation}: {problem.strerror}")
+            stop(rank, "made", problem)
             return
         offsets: list[array[int]] = [array("Q") for _ in range(rank.size)]
         at = 0
@@ -127,7 +127,7 @@ class PlacePieces(Note, code=136, doing="laying out the archive", is_note=False)
             if not (rank.options.compress_as or rank.options.dry_run):
                 _set_end(rank, layout)
         except Problem as problem:
-            rank.stop(f"the archive cannot be made: {problem.operation}: {problem.strerror}")
+            stop(rank, "made", problem)
             return
         for owner, rest in enumerate(offsets):
             result.spawn(OffsetsNote(rest.tobytes(), True), owner=owner)

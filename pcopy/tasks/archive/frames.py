@@ -15,7 +15,7 @@ from typing import BinaryIO, Protocol
 from pcopy.archive.member import BLOCK, RECORD, filled_up
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.seekable_zstd import Frame, seek_table
-from pcopy.tasks.archive.archive_file import ArchiveFile
+from pcopy.tasks.archive.archive_file import ArchiveFile, stop
 from pcopy.tasks.archive.compression import compressed
 from pcopy.tasks.archive.made import PieceRecords, Record
 from pcopy.tasks.base.kind import Kind, Note
@@ -158,4 +158,4 @@ class FrameNote(Note, code=131, doing="placing parts of the archive"):
         try:
             frames.write(self)
         except Problem as problem:
-            rank.stop(f"the archive cannot be written: {problem.operation}: {problem.strerror}")
+            stop(rank, "written", problem)

@@ -13,6 +13,7 @@ from pcopy.archive.skim import skim
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.kernel.choose import kernel_name
 from pcopy.fsio.problem import Problem
+from pcopy.tasks.archive.archive_file import stop
 from pcopy.tasks.archive.found_members import ITEMS_PER_SLICE, Sorting
 from pcopy.tasks.archive.opened import OpenArchive, number_of
 from pcopy.tasks.base.kind import Kind, Steps
@@ -53,7 +54,7 @@ def find_spans(rank: Rank, result: Result, task_of: Callable[[int, int], Kind]) 
     except ValueError as error:
         result.notices.append(f"{shown(rank.options.archive_file + SUFFIX)}: is not used: {error}")
     except Problem as problem:
-        rank.stop(f"the archive cannot be read: {problem.operation}: {problem.strerror}")
+        stop(rank, "read", problem)
         return
     if known is not None:
         yield from _known_spans(known, result, task_of)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pcopy.fsio.problem import Problem
-from pcopy.tasks.archive.archive_file import ArchiveFile
+from pcopy.tasks.archive.archive_file import ArchiveFile, stop
 from pcopy.tasks.archive.made import PieceRecords
 from pcopy.tasks.base.kind import Kind
 from pcopy.tasks.base.rank import Rank
@@ -23,4 +23,4 @@ class SyncArchive(Kind, code=141, doing="syncing the archive", is_note=False):
             try:
                 archive.sync()
             except Problem as problem:
-                rank.stop(f"the archive cannot be synced: {problem.strerror}")
+                stop(rank, "synced", problem)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pcopy.archive.headers import header_of, stored_size
 from pcopy.archive.member import FILE, filled_up
 from pcopy.fsio.problem import Problem
-from pcopy.tasks.archive.archive_file import ArchiveFile
+from pcopy.tasks.archive.archive_file import ArchiveFile, stop
 from pcopy.tasks.archive.described import described_in, size_in
 from pcopy.tasks.archive.foresee import foresee_archived
 from pcopy.tasks.archive.frames import Frames
@@ -51,7 +51,7 @@ class WriteMembers(Kind, code=138, doing="writing members", is_note=False):
             else:
                 yield from self._make(rank, result, writer, pieces)
         except Problem as problem:
-            rank.stop(f"the archive cannot be written: {problem.operation}: {problem.strerror}")
+            stop(rank, "written", problem)
             return
         writer.end()
 
