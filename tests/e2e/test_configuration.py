@@ -87,7 +87,9 @@ def test_what_cannot_be_read_is_refused(area: Path, source: Path) -> None:
     (area / "user").chmod(0o700)
     before = snapshot(area)
     run = pcopy(source, area / "open/copy", env=env, user=NOBODY)
-    assert_refused(run, f"{area}/user/pcopy.yaml: the configuration cannot be read: Permission denied; remove the cause")
+    assert_refused(
+        run, f"{area}/user/pcopy.yaml: the configuration cannot be read: Permission denied; remove the cause"
+    )
     assert changes(before, snapshot(area)) == []
 
 

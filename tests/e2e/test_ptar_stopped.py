@@ -77,7 +77,9 @@ def test_a_full_disk(mebibytes: int, ranks: int, kernel: str, tree: Path, tmp_pa
 
 
 @pytest.mark.parametrize("kernel", ["c", "python"])
-@pytest.mark.parametrize(("call", "when"), [("symlinkat", 70), ("copy_file_range", 2), ("linkat", 2), ("fsetxattr", 20)])
+@pytest.mark.parametrize(
+    ("call", "when"), [("symlinkat", 70), ("copy_file_range", 2), ("linkat", 2), ("fsetxattr", 20)]
+)
 def test_a_signal(call: str, when: int, kernel: str, tree: Path, place: Path) -> None:
     """It comes while a rank makes an item; the other one is between any of its own."""
     native.require()
