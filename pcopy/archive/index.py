@@ -84,7 +84,7 @@ def unpacked(stream: BinaryIO, size: int, mtime: int) -> Index:
     while line[:1] != b"e":
         points.append(_point(line, points[-1] if points else -1))
         if len(points) > MOST_POINTS:
-            raise ValueError(f"it has more than {MOST_POINTS:,} offsets")
+            raise ValueError(f"it has more than {MOST_POINTS:,} offsets, which is the limit")
         line = _line(stream)
     if not line.startswith(b"end ") or not _LINE.fullmatch(line[4:]) or stream.read(1):
         raise ValueError("it has no end")
@@ -101,7 +101,7 @@ def _frames(stream: BinaryIO, size: int) -> tuple[bytes, NumberPairs]:
     line, frames, compressed = _line(stream), NumberPairs(array("q")), 0
     while (found := _FRAME.fullmatch(line)) is not None and compressed <= size:
         if len(frames) == MOST_FRAMES:
-            raise ValueError(f"it has more than {MOST_FRAMES:,} parts")
+            raise ValueError(f"it has more than {MOST_FRAMES:,} parts, which is the limit")
         compressed += int(found[1])
         frames.numbers.extend((int(found[1]), int(found[2])))
         line = _line(stream)

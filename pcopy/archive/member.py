@@ -38,7 +38,7 @@ _FORMAT = {kind: mode for mode, kind in _OF_MODE.items()} | {LINK: stat.S_IFREG}
 
 
 class NumberPairs(Sequence[tuple[int, int]]):
-    """NumberPairs of numbers, packed: 16 bytes of memory for each."""
+    """Pairs of numbers, packed: 16 bytes of memory for each."""
 
     __slots__ = ("numbers",)
 
@@ -119,13 +119,15 @@ class Member(NamedTuple):
     @property
     def primitives(self) -> tuple[Any, ...]:
         """The fields as values that ``marshal`` takes; ``from_primitives`` is the inverse."""
-        return tuple(self if self.extents is None else (*self[:10], self.extents.packed, *self[11:]))
+        extents = self.extents if self.extents is None else self.extents.packed
+        return (*self[:_EXTENTS], extents, *self[_EXTENTS + 1 :])
 
     @classmethod
     def from_primitives(cls, values: Sequence[Any]) -> Member:
         """Return the member whose ``primitives`` are ``values``."""
         member = cls(*values)
-        return member if values[10] is None else member._replace(extents=Extents.unpacked(values[10]))
+        packed = values[_EXTENTS]
+        return member if packed is None else member._replace(extents=Extents.unpacked(packed))
 
     @property
     def st_mode(self) -> int:
@@ -188,6 +190,9 @@ def _link_refusal(link: bytes) -> str:
         return "" if safe_path(link) else "it is a link to nothing"
     except Unsafe:
         return "it is a link to what lies outside of the directory"
+
+
+_EXTENTS = Member._fields.index("extents")
 
 
 def order_key(path: bytes) -> bytes:

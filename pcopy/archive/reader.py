@@ -267,7 +267,7 @@ class _Before:
 def _place_and_name(source: Source, at: int, size: int) -> dict[bytes, bytes]:
     """Return those records of a pax header that say where its member ends and what its name is.
 
-    The header of ``size`` bytes at ``at`` is too long to be held as a whole. Raises ``Broken`` and ``Cut``.
+    The header of ``size`` bytes at ``at`` is too long to be read into memory. Raises ``Broken`` and ``Cut``.
     """
     found: dict[bytes, bytes] = {}
     end, window, opened = at + size, b"", at
@@ -298,7 +298,7 @@ def _most_headers(most_extents: int) -> int:
 
 
 def _share(found: PaxRecords, shared: dict[bytes, bytes]) -> None:
-    """Add the records of a global header to those that all later members ``shared``. Raises ``Broken``."""
+    """Add the records of a global header to ``shared``, which apply to all later members. Raises ``Broken``."""
     shared.update({key: value for key, value in found.items() if key in _OF_ALL})
     for key in found.withdrawn & _OF_ALL:
         shared.pop(key, None)

@@ -183,7 +183,7 @@ class Window:
     """Gathers the facts of one rank between two cuts."""
 
     def __init__(self, run: int, rank: int, ranks: int, clock: Callable[[], int] = lambda: 0) -> None:
-        """``clock`` tells the time of the destination, in nanoseconds since 1970."""
+        """``clock`` returns the time of the destination, in nanoseconds since 1970."""
         self._run, self._rank, self._ranks = run, rank, ranks
         self._clock = clock
         self._phase = -1

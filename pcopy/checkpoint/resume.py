@@ -69,7 +69,7 @@ class Mending(Protocol):
 
 
 _Epochs = dict[int, tuple[int, tuple[int, ...], int]]
-"""By the number of an epoch: its phase, which rank 0 tells, the sums of what all ranks have counted in it, and when
+"""By the number of an epoch: its phase, as rank 0 recorded it, the sums of what all ranks have counted in it, and when
 rank 0 cut."""
 
 

@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from pcopy.tasks.base.job import Options
     from pcopy.tools.arguments import ArchiveArguments
 
-SPARSE_LIMIT = 1 << 22
-"""Stretches of data of one sparse member, if the user does not say otherwise: they take 64 MiB of memory."""
-
 
 class Ptar(Program):
     letters = "cxtvzqhpS0"
@@ -157,7 +154,7 @@ exit status:
             oplimit=values.oplimit,
             numeric_owner=values.numeric_owner,
             strip_components=values.strip_components,
-            sparse_limit=values.sparse_limit,
+            sparse_limit=Options().sparse_limit if values.sparse_limit is None else values.sparse_limit,
             dry_run=values.dry_run,
         )
         return ArchiveArguments(
@@ -194,7 +191,7 @@ exit status:
             help="the paths in -T end with a NUL, as find -print0 writes them")  # fmt: skip
         add("--strip-components", metavar="N", type=taking(at_least_0), default=0,
             help="-x: leave out the first N parts of each name")  # fmt: skip
-        add("--sparse-limit", metavar="N", type=taking(at_least_0), default=SPARSE_LIMIT,
+        add("--sparse-limit", metavar="N", type=taking(at_least_0), default=None,
             help="-x and -t: take a sparse member with up to N stretches of data, 16 bytes of memory each (default "
             "4194304; 0: any number)")  # fmt: skip
         add("--numeric-owner", action="store_true", help="numbers for owners and groups, not names")
@@ -281,7 +278,7 @@ def _refuse_useless(values: Namespace, mode: str) -> None:
                 raise Refused(f"{word} goes with {'-c' if other == 'create' else '-x'}: leave it out; see ptar --help")
     if values.signature and mode == "extract":
         raise Refused("--signature goes with -c and -t: leave it out; pverify tells what was unpacked; see ptar --help")
-    if values.sparse_limit != SPARSE_LIMIT and mode == "create":
+    if values.sparse_limit is not None and mode == "create":
         raise Refused("--sparse-limit goes with -x and -t: leave it out; see ptar --help")
     if values.dry_run and mode == "list":
         raise Refused("--dry-run goes with -c and -x, for -t changes nothing: leave it out; see ptar --help")

@@ -179,8 +179,8 @@ class NewFile:
         """It is whole, and called ``name`` from now on, instead of what is ``present`` there; raises ``Problem``.
 
         ``sync``: its contents are on stable storage before. ``store``: so are those of a file whose size was set before
-        its contents were durable; False only with ``--no-sync``. ``marked``: a file beside ``name`` may tell that what
-        was there is half written, which goes, too.
+        its contents were durable; False only with ``--no-sync``. ``marked``: a file beside ``name`` may say that the
+        present one is half written, and is removed.
         """
         inode = self.status.st_ino if self._made is None else self._made.inode
         self._close(sync, store=store and self._is_extended)

@@ -2,7 +2,7 @@
 
 It is that of the tree which would be unpacked: of several members of one name the last one counts, a hard link has the
 contents that its target has where the link stands (or later, if it stands before it), and directories that no member
-tells of are there all the same.
+describes are included.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ArchiveSignature:
 
     def take_link(self, each: LastMember) -> None:
         """Take a hard link that no later member takes the place of. Links come once all members were taken."""
-        self._links.add(_key_of(*(each.copied or (safe_path(each.told.member.link), END))), marshal.dumps(each.path))
+        self._links.add(_key_of(*(each.copied or (safe_path(each.item.member.link), END))), marshal.dumps(each.path))
 
     def signature(self, source: str) -> Signature:
         """Once all members were taken. Raises ``Contradiction``, ``OSError`` from what waits in spools."""

@@ -33,20 +33,20 @@ _AT_ONCE = 1024
 
 
 class LastMember(NamedTuple):
-    """A member that no later one takes the place of. The size in ``told`` is that of its data in the archive.
+    """A member that no later one takes the place of. The size in ``item`` is that of its data in the archive.
 
     ``problem``: why it cannot be unpacked, or "". ``copied``: it is a hard link to the member of this name at this
     place, and a later member takes the name. Other hard links refer to names of members that are none.
     """
 
-    told: ToUnpack
+    item: ToUnpack
     problem: str
     copied: tuple[bytes, int] | None
 
     @property
     def path(self) -> bytes:
         """Where it would be unpacked to."""
-        return os.path.join(self.told.path, self.told.name) if self.told.name else self.told.path
+        return os.path.join(self.item.path, self.item.name) if self.item.name else self.item.path
 
 
 class ArchiveTree:
@@ -98,6 +98,7 @@ class ArchiveTree:
             for meaning in followed(self._links.sorted(), spool):
                 if meaning is not None:
                     at, each, copied = meaning
+                    # The records hold members only: ``copied`` travels as the name of the owner, which nobody needs here.
                     each = each._replace(member=each.member._replace(user=marshal.dumps(copied) if copied else b""))
                     self._members.add(key_of(each.path, each.name, at | 1), each.packed())
         return rivals

@@ -144,10 +144,10 @@ class ArchiveListing:
         ``check`` raises ``Problem`` if bytes of the archive, from an offset on, cannot be read.
         """
         for each in self._tree.last_members():
-            problem, member = each.problem, each.told.member
+            problem, member = each.problem, each.item.member
             if not problem and check is not None and member.kind == FILE:
                 try:
-                    check(each.told.data, member.size)
+                    check(each.item.data, member.size)
                 except Problem as met:
                     problem = f"{met.operation}: {met.strerror}"
             if problem:

@@ -277,9 +277,9 @@ class Remove(OfNames[Removed]):
 class Mend(OfNames[Judged]):
     """Items that get other owners, groups and modes, in this order; a symbolic link is changed itself.
 
-    What is not the item of ``rows`` (``MODE``, perhaps ``INODE`` and ``DEVICE``), or has another mode, owner or group
-    than these say, is to be decided ``ANEW``. ``wanted``
-    has ``MODE | OWNER | GROUP``, each ``KEEP`` where what is there stays. ``acls``: an access ACL that all get, and a
+    An item that is not that of ``rows`` (``MODE``, perhaps ``INODE`` and ``DEVICE``), or has another mode, owner or
+    group, is not changed, and gets the code ``ANEW``. ``wanted`` has ``MODE | OWNER | GROUP``, each ``KEEP`` where what
+    is there stays. ``acls``: an access ACL that all get, and a
     default ACL for directories, as extended attributes have them; None where they stay, an empty default ACL is none.
     """
 

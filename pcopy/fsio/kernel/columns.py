@@ -6,7 +6,7 @@ A kernel in C reads and writes the very memory. What is told of few rows only (`
 by row.
 
 Times are nanoseconds since 1970 in 64 bits. These end in 2262: a later time is ``LAST``, one before 1677 is ``FIRST``,
-and a file that has such a time wants care. The exact time of such a row stands in ``Rows.far``. No time is compared,
+and C leaves a file that has such a time to Python. ``Rows.far`` has the exact time of such a row. No time is compared,
 stored or shown from its column: ``Rows.time``, ``times``, ``version`` and ``status`` return exact ones.
 """
 

@@ -170,7 +170,7 @@ class ArchiveContents:
         try:
             index = self.index()
         except ValueError as error:
-            raise self._refusal("gzip", f"its index does not fit: {error}") from None
+            raise self._refusal("gzip", f"its index {shown(self._path + SUFFIX)} is not used: {error}") from None
         if index is None or not len(index.frames):
             raise self._refusal("gzip", "there is no index beside it that tells where its parts are")
         if any(compressed > LARGEST_COMPRESSED or size > LARGEST_FRAME for compressed, size in index.frames):

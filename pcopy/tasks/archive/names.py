@@ -31,16 +31,16 @@ from pcopy.signature.sorting import KeyValue
 from pcopy.tasks.archive.to_unpack import ToUnpack, is_plain, key_of, path_in
 from pcopy.text import shown
 
-TOLD, BELOW, LINKED = b"D", b"B", b"L"
-"""Marks, which say of a name: it is that of a directory; something is below it; a link to it, which follows, packed."""
+DIRECTORY_NAME, BELOW, LINKED = b"D", b"B", b"L"
+"""Marks of a name: a directory has it; a member is below it; a link refers to it, and follows the mark, packed."""
 END = 1 << 62
 """Of a stretch that goes on to the end of the archive."""
 Stretch = tuple[int, int]
 """Of the archive: where it begins, and where it ends."""
 _MARKED_LEVELS = 64
-"""So many directories above a member are marked, of those that no member tells of."""
+"""So many directories above a member are marked, of those that no member describes."""
 _ITEMS_PER_SLICE = 1024
-"""Names, marks or links after which others have a turn."""
+"""Names, marks or links after which a generator yields None, so that its caller can do other work."""
 
 
 class NameRecords:
@@ -62,7 +62,7 @@ class NameRecords:
         self.mark_above(directory, at)
         if member.kind == DIRECTORY:
             if path:
-                self._mark(path, TOLD, at)
+                self._mark(path, DIRECTORY_NAME, at)
             directory, last = path, b""
         elif member.kind == LINK:
             target = safe_path(member.link)
@@ -127,7 +127,7 @@ def _at(record: KeyValue) -> int:
 
 
 def compared(members: Iterable[KeyValue], marks: Iterable[KeyValue]) -> Iterator[RivalName | LinkRival | None]:
-    """Compare the sorted ``members`` with the sorted ``marks``. None comes now and then, for others to have a turn."""
+    """Compare the sorted ``members`` with the sorted ``marks``. Yields None now and then, too."""
     marked = groupby(marks, _name_of)
     name, found = next(marked, (None, iter(())))
     for number, (mine, claims) in enumerate(groupby(members, _name_of)):
@@ -147,7 +147,7 @@ def compared(members: Iterable[KeyValue], marks: Iterable[KeyValue]) -> Iterator
 
 
 class _Name:
-    """Members of one name, which are gone through in their order, two of them ahead."""
+    """The members of one name, which are read in their order, up to two of them ahead."""
 
     def __init__(self, path: bytes, claims: Iterator[KeyValue]) -> None:
         self._path = path
@@ -384,7 +384,7 @@ class Rivals(dict[bytes, NumberPairs]):
 
 
 class InDirectory(NamedTuple):
-    """Members of the directory ``path``, packed; there are so many ``others`` of the same names."""
+    """Members of the directory ``path``, packed; ``others`` is the number of earlier members of the same names."""
 
     path: bytes
     names: list[bytes]

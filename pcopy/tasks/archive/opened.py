@@ -33,7 +33,7 @@ class OpenArchive:
     def contents(self) -> ArchiveContents:
         """Raises ``Problem``."""
         if self._contents is None:
-            is_named = self._path == self._archive  # else it is what rank 0 holds open for the others
+            is_named = self._path == self._archive  # otherwise a path below /proc of what rank 0 has opened
             descriptor = open_archive(self._path) if is_named else _open_contents(self._path)
             try:
                 status = status_of(descriptor, on_source=True)

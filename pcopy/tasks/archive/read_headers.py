@@ -52,7 +52,8 @@ def find_spans(rank: Rank, result: Result, task_of: Callable[[int, int], Kind]) 
     try:
         known = archive.contents.index()
     except ValueError as error:
-        result.notices.append(f"{shown(rank.options.archive_file + SUFFIX)}: is not used: {error}")
+        path = shown(rank.options.archive_file + SUFFIX)
+        result.notices.append(f"{path}: is not used: {error}; all headers are read instead: remove that file")
     except Problem as problem:
         stop(rank, "read", problem)
         return

@@ -1,7 +1,7 @@
 """Several members that claim one name, or the same inode: what tar does, which takes them in their order.
 
 Of members of one kind the last one counts, and nobody has to be asked (``FoundMembers.by_directory``). Otherwise the
-owner of a name compares: members called so, directories called so, and links to it, of which marks tell
+owner of a name compares: members called so, directories called so, and links to it, for which there are marks
 (``pcopy.tasks.archive.names``).
 
 - A file and a directory: a directory takes the place of a file, a file that of an empty directory. So for some

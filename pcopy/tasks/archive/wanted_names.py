@@ -44,10 +44,10 @@ class WantedNames:
             name = name.rpartition(b"/")[0]
 
     def selects(self, member: Member, selection: Selection, asked_as: bytes | None = None) -> bool:
-        """Is it asked for, if anything is, and not excluded where it would be unpacked to?
+        """Return True if it is asked for, if anything is, and not excluded where it would be unpacked to.
 
-        A member that would lead out of there is told, whatever is excluded. ``asked_as`` is its name in the archive, if
-        it is unpacked under another one.
+        So is a member whose name leads out of the directory, whatever is excluded: it is reported. ``asked_as`` is its
+        name in the archive, if it is unpacked under another one.
         """
         if self._numbers and not self.takes(member.name if asked_as is None else asked_as):
             return False

@@ -133,7 +133,8 @@ class Options(NamedTuple):
     archive_interval: float = 60.0
     """Seconds after which it is recorded anew what is made of an archive."""
     sparse_limit: int = 1 << 22
-    """The most stretches of data of a sparse member that is read; 0: any number."""
+    """The most stretches of data of a sparse member that is read (``pcopy.archive.records.MOST_EXTENTS``); 0: any
+    number."""
 
     @property
     def recodes(self) -> bool:

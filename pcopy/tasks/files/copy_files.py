@@ -92,7 +92,7 @@ class CopyFiles(Divisible, code=10, doing="copying files of", is_note=False):
 
 def _with_care(rank: Rank, result: Result, items: Sequence[Item], waiting: Waiting) -> Steps:
     """Copies files one by one. Those that must be on stable storage before they get their names wait together."""
-    from pcopy.tasks.base.storing import StoredTogether  # most files are plain
+    from pcopy.tasks.base.storing import StoredTogether  # the kernel copies most files
 
     together, waiting_steps = StoredTogether(), list[Steps]()
     try:

@@ -62,7 +62,7 @@ def copy_whole(
     """Copies the file, by its first name, if it is wanted; raises ``Problem``, and leaves the old target then.
 
     One with further names is verified with its links. ``linked``: such names may be found later. ``together``: a file
-    that must be on stable storage before it gets its name is added to it, and the next step may be put off.
+    that must be on stable storage before it gets its name is added to it, and the next step may be delayed.
     """
     began = time.monotonic_ns()
     with _checked(rank, item) as (reading, status):

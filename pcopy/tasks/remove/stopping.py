@@ -30,7 +30,7 @@ class Deletion:
 
 
 class StopDeletion(Note, code=166, doing="stopping the deletion"):
-    """Stops the deletion on one rank, in the run ``of_run``: a later run compares anew."""
+    """Stops the deletion on one rank, in the run ``of_run``: a later run compares the trees again."""
 
     of_run: int
     is_found_anew = True

@@ -299,29 +299,29 @@ static int tells_size(const char *body, size_t size)
     return memmem(body, size, "size=", 5) != NULL;
 }
 
-/* Return 1 if the text of a header has a name that ends with a slash: no data follow such a member of the type of a
- * file. */
-static int tells_directory(const char *body, size_t size, uint8_t kind)
+/* Return 1 if a pax header or a long name may name a member with a slash at the end. Such a member is a directory even
+ * if its type is that of a file, and no data follow it. */
+static int may_end_with_slash(const char *body, size_t size, uint8_t kind)
 {
     const size_t length = strnlen(body, size);
     return kind == 'x' ? memmem(body, size, "/\n", 2) != NULL : kind == 'L' && length && body[length - 1] == '/';
 }
 
-/* Return 1 if the name in a header ends with a slash; also if it is empty, and a prefix may end so. */
-static int names_directory(const uint8_t *block)
+/* Return 1 if the name in a header block ends with a slash, or is empty: then the prefix may end with one. */
+static int may_name_directory(const uint8_t *block)
 {
     const size_t length = strnlen((const char *)block, 100);
     return !length || block[length - 1] == '/';
 }
 
 /* Return the bytes of data, filled up, that follow the header of a member of a type that the loop below takes; -1 if
- * pcopy.archive.skim has to say. */
+ * pcopy.archive.skim has to find out. */
 static int64_t data_after(const uint8_t *block, uint64_t size, int has_slash)
 {
     const uint8_t kind = block[156];
     if (!size || (kind >= '2' && kind <= '6'))
         return 0;
-    if (kind == '1' || (kind != 'D' && (has_slash || names_directory(block))))
+    if (kind == '1' || (kind != 'D' && (has_slash || may_name_directory(block))))
         return -1;
     return (int64_t)filled_up(size);
 }
@@ -352,7 +352,7 @@ uint32_t pk_tar_skim(pk_tar *tar, uint64_t *begins_at)
                 tar->why = PK_TAR_OTHER;
                 return found;
             }
-            has_slash |= tells_directory(body, size, block[156]);
+            has_slash |= may_end_with_slash(body, size, block[156]);
             at += BLOCK + filled_up(size);
         }
         const int64_t data = data_after(block, size, has_slash);
