@@ -98,7 +98,7 @@ class ArchiveTree:
             for meaning in followed(self._links.sorted(), spool):
                 if meaning is not None:
                     at, each, copied = meaning
-                    # The records hold members only: ``copied`` travels as the name of the owner, which nobody needs here.
+                    # Records hold members only: the name of the owner, which is not needed here, carries ``copied``.
                     each = each._replace(member=each.member._replace(user=marshal.dumps(copied) if copied else b""))
                     self._members.add(key_of(each.path, each.name, at | 1), each.packed())
         return rivals

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import zlib
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -89,7 +90,12 @@ def with_flip(packed: list[bytes], number: int) -> list[bytes]:
     return [each[:-1] + bytes([each[-1] ^ 1]) if at == number else each for at, each in enumerate(packed)]
 
 
-FORMS = {"plain": as_plain, "zstd": as_zstd, "gzip": as_gzip, "gzip, joined": partial(as_gzip, each_part=3)}
+FORMS: dict[str, Callable[..., None]] = {
+    "plain": as_plain,
+    "zstd": as_zstd,
+    "gzip": as_gzip,
+    "gzip, joined": partial(as_gzip, each_part=3),
+}
 WAYS = ("-t", "-t --signature", "-x --dry-run", "-x")
 
 
