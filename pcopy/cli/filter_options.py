@@ -171,12 +171,14 @@ def _contents(path: bytes) -> bytes:
     """Raises ``OSError``."""
     from pcopy.fsio.named_file import inherited_descriptor, open_to_read
 
-    number = 0 if path == b"-" else inherited_descriptor(path)
+    is_dash = path == b"-"
+    number = 0 if is_dash else inherited_descriptor(path)
     stream = path if number < 0 else number
     if stream in _STREAMS:
         return _STREAMS[stream]
-    with open(0 if path == b"-" else open_to_read(path).descriptor, "rb", closefd=path != b"-") as file:
+    descriptor = 0 if is_dash else open_to_read(path).descriptor
+    with open(descriptor, "rb", closefd=not is_dash) as file:
         contents = file.read(_LARGEST_FILE + 1)
-        if path == b"-" or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        if is_dash or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             _STREAMS[stream] = contents
     return contents

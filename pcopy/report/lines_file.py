@@ -86,7 +86,11 @@ class LinesFile:
 
     def _refuse_others(self, option: str, status: os.stat_result) -> None:
         """Raise ``Refused`` if something else has taken the name since ``check_outputs`` looked at it."""
-        why = refusal(option, status, os.pread(self._file.fileno(), max(map(len, BEGINNINGS.values())), 0))
+        try:
+            beginning = os.pread(self._file.fileno(), max(map(len, BEGINNINGS.values())), 0)
+            why = refusal(option, status, beginning)
+        except OSError as error:
+            why = f"is there already, and cannot be read: {error.strerror}"
         if why:
             self._file.close()
             raise Refused(f"{shown(self.path)}: {why}")
