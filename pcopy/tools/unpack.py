@@ -12,6 +12,7 @@ from pcopy.errors import INCOMPLETE, OK, Refused
 from pcopy.fsio.named_file import NotTrusted, WrongKind, open_to_read
 from pcopy.fsio.problem import Problem
 from pcopy.jobs.meant import meant
+from pcopy.jobs.path_read import unlookable
 from pcopy.report.streams import tell
 from pcopy.tasks.archive.contents import ArchiveContents, OneStream
 from pcopy.tasks.archive.finish_members import SealMembers
@@ -117,6 +118,8 @@ class UnpackPreparation(OfArchive):
             contents = put_aside(archive, stream.program, where)
         except Problem as problem:
             way = str(stream).rpartition("; ")[2]
+            if problem.errno == errno.EBADMSG:
+                way = f"to unpack what can be read, {way}"
             given, what = shown(self.arguments.archive), f"{problem.operation}: {problem.strerror}"
             raise Refused(f"{given}: cannot be decompressed into {shown(where)}: {what}; {way}") from None
         finally:
@@ -185,7 +188,7 @@ def _why_not_opened(path: bytes, error: OSError) -> str:
         return f"{shown(path)}: is no regular file, and ptar reads archives at many places at once; use tar"
     if isinstance(error, NotTrusted):
         return f"{shown(path)}: cannot be opened: {error.strerror}"
-    return f"{shown(path)}: {error.strerror}; {meant(path) or 'check the name, and its mode'}"
+    return str(unlookable(path, error))
 
 
 def _target(path: bytes) -> Root:
@@ -193,6 +196,8 @@ def _target(path: bytes) -> Root:
         real = os.path.realpath(path or b".", strict=True)
         status = os.stat(real)
     except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise unlookable(path or b".", error) from None
         advice = meant(path) if path else ""
         raise Refused(
             f"{shown(path or b'.')}: {error.strerror}; {advice or 'make it first'} (-C names a directory that is there)"

@@ -120,3 +120,20 @@ def test_what_holds_far_too_much_is_refused_in_time(tmp_path: Path) -> None:
         assert b"more than half of the room" in done.stderr
         assert os.statvfs(small).f_bfree == os.statvfs(small).f_blocks
     assert ptar("-tf", tmp_path / "bomb.tgz").stdout == b"zeros\n"
+
+
+def test_damaged_gzip_stream_is_called_damaged(tmp_path: Path) -> None:
+    (tmp_path / "tree").write_bytes(os.urandom(100_000))
+    (tmp_path / "place").mkdir()
+    subprocess.run(["tar", "-czf", "a.tgz", "tree"], cwd=tmp_path, check=True)
+    data = bytearray((tmp_path / "a.tgz").read_bytes())
+    data[-6] ^= 1  # of the checksum, which gzip -t finds, too
+    (tmp_path / "a.tgz").write_bytes(data)
+    assert subprocess.run(["gzip", "-t", tmp_path / "a.tgz"], check=False, capture_output=True).returncode == 1
+    why = b"a.tgz: decompress: the gzip stream is damaged: incorrect data check; what follows is not read\n"
+    done = ptar("-tqf", "a.tgz", cwd=tmp_path)
+    assert done.returncode == 1 and done.stderr.endswith(why), show(done)
+    done = ptar("-xqf", "a.tgz", "-C", "place", cwd=tmp_path)
+    way = f"to unpack what can be read, write gzip -dc {tmp_path}/a.tgz | tar -x -C place\n"
+    assert done.returncode == 2 and done.stderr.decode().endswith(f"is damaged: incorrect data check; {way}"), show(done)
+    assert os.listdir(tmp_path / "place") == []

@@ -21,7 +21,7 @@ from pcopy.fsio.patience import patiently
 from pcopy.fsio.problem import Plain, Problem, changed, failing
 from pcopy.fsio.seekable_zstd import LARGEST_FRAME, SeekTable, read_frame
 from pcopy.fsio.source import status_of
-from pcopy.tasks.archive.one_stream import compressed_by
+from pcopy.tasks.archive.one_stream import compressed_by, reason_of
 from pcopy.text import for_shell, shown
 
 _FED = 64 << 10
@@ -125,7 +125,7 @@ class ArchiveContents:
         try:
             data, is_whole = _all_members(packed, size)
         except zlib.error as error:
-            raise _damaged(at, str(error)) from error
+            raise _damaged(at, reason_of(error)) from error
         if len(data) != size or not is_whole:
             raise _damaged(at, "it does not hold as many bytes as the index says")
         return data

@@ -67,7 +67,7 @@ def _gunzipped(descriptor: int) -> Iterator[bytes]:
             try:
                 piece = unzip.decompress(packed.data, _PIECE)
             except zlib.error as error:
-                raise _damaged(str(error)) from error
+                raise _damaged(f"the gzip stream is damaged: {reason_of(error)}") from error
             packed.data = unzip.unused_data if unzip.eof else unzip.unconsumed_tail
             if piece:
                 yield piece
@@ -94,6 +94,11 @@ class _Packed:
         while self.fill() and not self.data.strip(b"\0"):
             self.data = b""
         self.data = self.data.lstrip(b"\0")
+
+
+def reason_of(error: zlib.error) -> str:
+    """Return why data cannot be decompressed, without the number and the activity that zlib puts before it."""
+    return str(error).rpartition(": ")[2]
 
 
 def _damaged(why: str) -> Problem:
