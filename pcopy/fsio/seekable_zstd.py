@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from pcopy.fsio.patience import patiently
 from pcopy.fsio.problem import Problem, failing
 from pcopy.named import NamedTuple
+from pcopy.units import show_size
 
 if TYPE_CHECKING:
     from zstandard import ZstdCompressor, ZstdDecompressor
@@ -233,10 +234,11 @@ def _contents(ahead: _Ahead, at: int, decompressor: ZstdDecompressor) -> Generat
     """
     import zstandard
 
-    begin = start = at
+    begin, start, parameters = at, at, None
     try:
         head = ahead.header(at)
-        has_checksum = zstandard.get_frame_parameters(head).has_checksum
+        parameters = zstandard.get_frame_parameters(head)
+        has_checksum = parameters.has_checksum
         at += zstandard.frame_header_size(head)
         stream, is_last, room = decompressor.decompressobj(), False, 0
         while not is_last:
@@ -254,6 +256,10 @@ def _contents(ahead: _Ahead, at: int, decompressor: ZstdDecompressor) -> Generat
                 yield contents
             start, room = at, 0
     except zstandard.ZstdError as error:
+        if parameters is not None and parameters.window_size > LARGEST_WINDOW:
+            needs = f"needs {show_size(parameters.window_size)} of memory, and {show_size(LARGEST_WINDOW)} are allowed"
+            text = f"the zstd frame that begins at byte {begin} {needs}; zstd -d --long=31 decompresses it"
+            raise Problem("decompress", errno.ENOTSUP, on_source=True, text=text) from error
         raise _damaged(begin, str(error)) from error
     if not stream.eof:
         raise _damaged(begin, "its last block does not end it")

@@ -120,6 +120,8 @@ class UnpackPreparation(OfArchive):
             way = str(stream).rpartition("; ")[2]
             if problem.errno == errno.EBADMSG:
                 way = f"to unpack what can be read, {way}"
+            elif problem.errno == errno.ENOTSUP:
+                way = way.replace(" -dc ", " -dc --long=31 ", 1)
             given, what = shown(self.arguments.archive), f"{problem.operation}: {problem.strerror}"
             raise Refused(f"{given}: cannot be decompressed into {shown(where)}: {what}; {way}") from None
         finally:
