@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from stat import S_IMODE
 
 from pcopy.fsio.close import held_open
 from pcopy.text import shown
@@ -38,6 +39,17 @@ def meant_or_made(path: bytes, make_it: str = "make that first (mkdir -p)") -> s
     """The same of a directory that may be yet to be made."""
     text = _similar(path)
     return followed(text, f"else {make_it}") if text else make_it
+
+
+def unwritable(directory: bytes) -> str:
+    """Return why this user can make no file in ``directory``, which it names; "" if he can. Raises ``OSError``."""
+    effective = (os.getuid(), os.getgid()) != (os.geteuid(), os.getegid())
+    if os.access(directory, os.W_OK | os.X_OK, effective_ids=effective):
+        return ""
+    if os.statvfs(directory).f_flag & os.ST_RDONLY:
+        return f"{shown(directory)} is on a file system that is mounted read-only"
+    status = os.stat(directory)
+    return f"{shown(directory)} may not be written by you (mode {S_IMODE(status.st_mode):04o}, of user {status.st_uid})"
 
 
 def _similar(path: bytes) -> str:

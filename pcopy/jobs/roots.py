@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from stat import S_IMODE
 
 from pcopy.errors import Refused
 from pcopy.fsio.close import held_open
 from pcopy.fsio.identity import XFS, birth_of, place_of
 from pcopy.fsio.mounted import MountRoot, root_of
 from pcopy.jobs.job_file import JobFile, JobRoot, Made
+from pcopy.jobs.meant import unwritable
 from pcopy.jobs.paths import lies_in, target_of
 from pcopy.named import NamedTuple
 from pcopy.tasks.base.job import Root
@@ -49,14 +49,8 @@ def refuse_unwritable(roots: Sequence[Root]) -> None:
     target = roots[0].target
     if not all(root.name and not os.path.lexists(target_of(root)) for root in roots):
         return
-    effective = (os.getuid(), os.getgid()) != (os.geteuid(), os.getegid())
-    if os.access(target, os.W_OK | os.X_OK, effective_ids=effective):
-        return
-    status = os.stat(target)
-    why = f"may not be written by you (mode {S_IMODE(status.st_mode):04o}, of user {status.st_uid})"
-    if os.statvfs(target).f_flag & os.ST_RDONLY:
-        why = "is on a file system that is mounted read-only"
-    raise Refused(f"{shown(roots[0].target_shown)}: cannot be made, since {shown(target)} {why}; name another DST")
+    if why := unwritable(target):
+        raise Refused(f"{shown(roots[0].target_shown)}: cannot be made, since {why}; name another DST")
 
 
 def with_places(root: Root) -> JobRoot:

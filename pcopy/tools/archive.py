@@ -18,6 +18,7 @@ from pcopy.fsio.named_file import NotTrusted, look_at_directory_of, obstacle
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.seekable_zstd import MOST_FRAMES
 from pcopy.jobs.files_from import path_of, sorted_list
+from pcopy.jobs.meant import unwritable
 from pcopy.jobs.path_read import root_read
 from pcopy.jobs.paths import lies_in
 from pcopy.jobs.spool import SET_ANOTHER, refusing, spool_in
@@ -270,8 +271,8 @@ def _archive_to_make(path: bytes) -> bytes:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             raise Refused(f"{shown(path)}: the directory {shown(directory)} does not exist; make it first") from None
         raise Refused(f"{shown(path)}: its directory cannot be opened: {error.strerror}") from None
-    if not os.access(real, os.W_OK | os.X_OK):
-        raise Refused(f"{shown(path)}: its directory may not be written")
+    if why := unwritable(real):
+        raise Refused(f"{shown(path)}: cannot be made, since {why}; name another file")
     try:
         mode = os.lstat(path).st_mode
     except OSError:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pcopy import __version__
 from pcopy.errors import Refused
 from pcopy.fsio.directories import count_entries
-from pcopy.jobs.meant import meant_or_made
+from pcopy.jobs.meant import meant_or_made, unwritable
 from pcopy.jobs.paths import filled_by, lies_in, refuse_within, source_of
 from pcopy.report.screen import Telling
 from pcopy.signature.algorithms import algorithm
@@ -259,8 +259,8 @@ def _check_directory(path: bytes, called: bytes = b"") -> None:
         named = os.path.dirname(path) or directory
         advice = meant_or_made(named, "make it first")
         raise Refused(f"{shown(called or path)}: the directory {shown(named)} does not exist; {advice}")
-    if not os.access(directory, os.W_OK | os.X_OK):
-        raise Refused(f"{shown(called or path)}: its directory may not be written")
+    if why := unwritable(directory):
+        raise Refused(f"{shown(called or path)}: cannot be written, since {why}; name another file")
 
 
 def umask_of_user() -> int:

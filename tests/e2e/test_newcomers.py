@@ -270,6 +270,35 @@ def test_a_file_system_that_is_read_only(area: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("program", "words", "what"),
+    [
+        ("pcopy", ["--errors", "AT", "source/", "copy"], "written"),
+        ("pcopy", ["--manifest", "AT", "source/", "copy"], "written"),
+        ("psync", ["--report", "AT", "source/", "copy"], "written"),
+        ("pverify", ["--create", "AT", "source"], "written"),
+        ("prm", ["--yes", "--log", "AT", "source"], "written"),
+        ("ptar", ["-cf", "AT", "source"], "made"),
+    ],
+)
+def test_refusal_of_a_new_file_says_why(area: Path, program: str, words: list[str], what: str) -> None:
+    require_root("mount")
+    for name in ("source", "point", "closed", "copy"):
+        (area / name).mkdir()
+    os.chown(area / "copy", NOBODY, NOBODY)
+    mount = f'mount -t tmpfs -o ro none {area}/point && exec "$@"'
+    at = f"{area}/point/new.json"
+    named = [word.replace("AT", at) for word in words]
+    run = pcopy(*named, program=program, cwd=area, wrap=["unshare", "--mount", "sh", "-c", mount, "sh"])
+    why = f"cannot be {what}, since {area}/point is on a file system that is mounted read-only; name another file"
+    refused(run, program, f"{at}: {why}")
+    at = f"{area}/closed/new.json"
+    run = pcopy(*(word.replace("AT", at) for word in words), program=program, cwd=area, user=NOBODY)
+    why = f"cannot be {what}, since {area}/closed may not be written by you (mode 0755, of user 0); name another file"
+    refused(run, program, f"{at}: {why}")
+    assert list((area / "closed").iterdir()) == [] and (area / "source").exists()
+
+
 def test_several_new_names_beside_one_that_is_there(area: Path) -> None:
     """What can be brought up to date is: only where nothing at all can be made a job is refused."""
     for name in ("one", "two"):
