@@ -87,7 +87,7 @@ def _root(path: bytes, arguments: ChangeArguments) -> Root:
     status = os.lstat(bare)
     if stat.S_ISLNK(status.st_mode) and not (path == bare and arguments.is_owner_alone):
         if path == bare and arguments.names_owner:
-            text = "is a symbolic link: its owner is changed without MODE, and what it leads to by the path of that"
+            text = "is a symbolic link, of which --owner and --group change the owner, and MODE its target: use two commands"
             raise Refused(f"{shown(path)}: {text}")
         bare = os.path.realpath(bare)
         status = os.stat(bare)
