@@ -87,7 +87,7 @@ def _root(path: bytes, arguments: ChangeArguments) -> Root:
     status = os.lstat(bare)
     if stat.S_ISLNK(status.st_mode) and not (path == bare and arguments.is_owner_alone):
         if path == bare and arguments.names_owner:
-            text = "is a symbolic link, of which --owner and --group change the owner, and MODE its target: use two commands"
+            text = "is a symbolic link; --owner and --group change the link, and MODE its target: write two commands"
             raise Refused(f"{shown(path)}: {text}")
         bare = os.path.realpath(bare)
         status = os.stat(bare)
