@@ -11,6 +11,7 @@ import os
 import stat
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,7 +66,7 @@ def mount(tree: Path) -> Path:
     point = tree / "mount"
     for path in sorted(point.rglob("*"), reverse=True):
         (path.rmdir if path.is_dir() else path.unlink)()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1M,mode=755", "pcopy-test", point], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8M,mode=755", "pcopy-test", point], check=True)
     fill(tree)
     return point
 
@@ -221,11 +222,12 @@ def seen_in_number(area: Path, done: Completed) -> bytes:
 
 def seen_by_comparison(area: Path, done: Completed) -> bytes:
     """The other side has all files."""
-    return ALL if b"18 items" in done.stderr else b""
+    return ALL if b"pverify: 18 items" in done.stderr or b"pverify: 20 items" in done.stderr else b""
 
 
-def nothing_seen(area: Path, done: Completed) -> bytes:
-    return b""
+def removed(area: Path, done: Completed) -> bytes:
+    """Nothing that is mounted was in the way, and nothing of it was removed."""
+    return b"" if (area / "source").exists() else ALL
 
 
 class Program(NamedTuple):
@@ -244,28 +246,58 @@ PROGRAMS: dict[str, Program] = {
     "pcopy": Program(seen_in_copy, ("--checkpoint", "none", "-T")),
     "psync": Program(seen_in_copy, ("--checkpoint", "none")),
     "ptar": Program(seen_in_archive, ("-c", "-f", "ARCHIVE")),
-    "prm": Program(nothing_seen, ("--yes",)),
+    "prm": Program(removed, ("--yes",)),
     "pchmod": Program(seen_in_number, ("--mode", "go-rwx")),
     "pwalk": Program(seen_in_output),
     "pverify": Program(seen_by_comparison, (), (FAILED, TROUBLE)),
 }
 
 
+MOMENTS = {
+    "before it is found": ("getdents64", ""),
+    "when it is found": ("getdents64", "a"),
+    "when it is listed": ("getdents64", "mount"),
+    "when all in it is found": ("getdents64", "mount/inner"),
+    "when a file in it is read": ("openat", "large"),
+}
+"""The call at which a run stops, and the directory in SRC or the name of a file that it is for."""
+
+LARGE = 5 << 20
+"""Bytes of a file that is copied and compared by tasks of its own, after its directory was scanned."""
+
+
+def happens(program: str, name: str, moment: str) -> bool:
+    """Return True if a run of ``program`` has such a moment, and the documentation promises that it notices."""
+    if moment == "before it is found":
+        # psync lists SRC before the job begins. What is mounted from the same file system later is not noticed.
+        return program != "psync" and CHANGES[name][1] is not appear_from_same_file_system
+    if moment == "when a file in it is read":
+        return program in ("pcopy", "psync", "ptar", "pverify")
+    return moment == "when it is found" or program != "prm" or not CHANGES[name][0]  # it enters no mount
+
+
+SITUATIONS = [each for each in product(PROGRAMS, CHANGES, MOMENTS) if happens(*each)]
+
+
 @pytest.mark.parametrize("ranks", [1, 3])
-@pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(("program", "name", "moment"), SITUATIONS)
 def test_no_program_takes_another_mount_for_what_was_there(
-    area: Path, trees: Trees, program: str, name: str, ranks: int
+    area: Path, trees: Trees, program: str, name: str, moment: str, ranks: int
 ) -> None:
     """A run that has opened the directory before it changes may use it as it was, if it uses all of it."""
     chosen, source = PROGRAMS[program], trees.source
+    call, directory = MOMENTS[moment]
     if CHANGES[name][0]:
         mount(source)
+    if call == "openat":
+        write(source / "mount" / directory, bytes(LARGE))
+        write(trees.copy / "mount" / directory, bytes(LARGE))
     words = [area / "archive" if word == "ARCHIVE" else word for word in chosen.words]
     paths: list[Argument] = [f"{source}/" if program == "psync" else source]
     if program in ("psync", "pcopy", "pverify"):
         paths.append(trees.copy if program == "pverify" else area / "new")
-    with held(area / "log", *words, *paths, program=program, ranks=ranks, calls=LISTING, path=source / "a") as run:
+    path = Path(directory) if call == "openat" else source / directory
+    with held(area / "log", *words, *paths, program=program, ranks=ranks, calls=(call,), path=path) as run:
         CHANGES[name][1](source, trees)
         done = run.go_on()
     if done.returncode == 0:

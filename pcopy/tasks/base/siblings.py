@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,6 +11,7 @@ from typing import Self
 
 from pcopy.engine.task import Task
 from pcopy.fsio.kernel.columns import pack_names
+from pcopy.fsio.problem import Problem
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.dividing import cuts
 from pcopy.tasks.base.kind import Divisible, Gone, Kind, Left, OfPlace, Steps
@@ -103,6 +105,20 @@ class ToEnter(ABC):
             at_once.took(time.monotonic() - began)
         for each in left:
             self._spawn(*each)
+
+    def _replaced(self, around: Place) -> Problem | None:
+        """Return why ``around`` is another directory by now, in which a name that was found is missing; None if it is
+        not, so that the name was removed.
+
+        Something may have been mounted over it, or unmounted from it.
+        """
+        sources = self._rank.sources[around.root]
+        sources.forget(around.path)
+        try:
+            sources.mounted.check_mount(sources.open(around.path, around.source_id))
+        except Problem as problem:
+            return None if problem.errno == errno.ENOENT else problem
+        return None
 
     def _is_ours(self) -> bool:
         rank = self._rank

@@ -163,6 +163,8 @@ class _Tree(ToEnter):
         except Problem as problem:
             if not problem.changed:
                 result.fail(place, b"", problem, retry=Tried.WHEN_FOUND)
+            elif (replaced := self._replaced(around)) is not None:
+                result.fail(around, b"", replaced, retry=Tried.WHEN_FOUND)
         result.count(counts.UNSCANNED, -1)
 
     def _spread(self, place: Place, listing: Listing) -> Steps:

@@ -220,28 +220,15 @@ class _Walk(ToEnter):
             below = Place(around.root, path, identity, NOWHERE, False, False)
         except Problem as problem:
             self._result.count(counts.UNSCANNED, -1)
-            if problem.errno == errno.ENOENT:
-                self._report_hidden(around)
-            else:
+            if problem.errno != errno.ENOENT:
                 self._unread(around._replace(path=path), problem)
+            elif (replaced := self._replaced(around)) is not None:
+                self._unread(around, replaced)
             return
         if self._finder.wish.same_device and identity.mount != around.source_id.mount:
             self._result.count(counts.UNSCANNED, -1)
             return
         yield from self.scan(below)
-
-    def _report_hidden(self, around: Place) -> None:
-        """Report ``around`` as failed if another directory is there by now, so that its names seem to be removed.
-
-        Something may have been mounted over it, or unmounted from it.
-        """
-        sources = self._rank.sources[around.root]
-        sources.forget(around.path)
-        try:
-            sources.mounted.check_mount(sources.open(around.path, around.source_id))
-        except Problem as problem:
-            if problem.errno != errno.ENOENT:
-                self._unread(around, problem)
 
     def scan(self, place: Place) -> Steps:
         """Lists a directory; what can't be read has failed."""
