@@ -21,6 +21,7 @@ from pcopy.tasks.base.job import InFront, Options, Root, Sink
 from pcopy.text import counted, shown
 from pcopy.tools.arguments import CopyArguments
 from pcopy.tools.copy import CopyPreparation
+from pcopy.tools.selecting import left_out
 from pcopy.tools.space import NoRoom, Room, free_on
 from pcopy.tools.summary import filter_values, summary_of, sums_lines
 from pcopy.units import show_seconds, show_size
@@ -140,6 +141,8 @@ class DryRunPreparation(CopyPreparation):
         lines = sums_lines(totals, "would be copied", "would be skipped")
         if totals.skipped_bytes:
             lines.append(f"  would be skipped: {show_size(totals.skipped_bytes)}")
+        if hidden := left_out(totals.excluded, self.telling.filters):
+            lines.append(f"  {hidden}")
         told_of = [f"{by_action[action]:,} {WORDS[action]}" for action in Action if by_action[action]]
         lines.append(f"  {', '.join(told_of) or 'nothing'}")
         if rows := self._foreseen.sizes.lines():

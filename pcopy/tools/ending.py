@@ -81,7 +81,8 @@ class SummedPreparation(Preparation):
             print(json.dumps(self.values), flush=True)
         elif not self.telling.quiet or ended.status != OK or self.dry_run:
             lines = [*self.lines(ended, seconds, ranks)]
-            if not self.names_filters and (hidden := left_out(ended.totals, self.telling.filters, by=self.leaves_out)):
+            by = self.leaves_out
+            if not self.names_filters and (hidden := left_out(ended.totals.excluded, self.telling.filters, by=by)):
                 lines.append(f"  {hidden}")
             if ended.status != OK:
                 lines.append(self._outcome(ended.status))
@@ -132,7 +133,7 @@ class ReadPreparation(Preparation):
         if self.telling.json:
             print(json.dumps(self.values))
         elif not self.telling.quiet:
-            hidden = left_out(totals, self.telling.filters, self.counted_of)
+            hidden = left_out(totals.excluded, self.telling.filters, self.counted_of)
             for line in self._lines(ended, elapsed):
                 is_verdict = bool(hidden) and line == "the same"
                 print(f"pverify: {line}{f', but for {hidden}' if is_verdict else ''}", file=sys.stderr)

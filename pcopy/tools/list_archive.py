@@ -33,6 +33,7 @@ from pcopy.text import shown
 from pcopy.tools.archive_tree import ArchiveTree
 from pcopy.tools.arguments import ArchiveArguments
 from pcopy.tools.outputs import check_outputs, umask_of_user
+from pcopy.tools.selecting import tell_hidden
 from pcopy.tools.unpack import archive_to_read, with_listed
 from pcopy.walk.selection import Selection
 
@@ -66,6 +67,7 @@ def list_archive(arguments: ArchiveArguments) -> int:
         os.close(descriptor)
         listing.close()
     sys.stdout.flush()
+    tell_hidden("ptar", listing.excluded, arguments.telling)
     return INCOMPLETE if listing.wrong else OK
 
 
@@ -95,6 +97,11 @@ class ArchiveListing:
             from pcopy.tools.archive_signature import ArchiveSignature
 
             self._signature = ArchiveSignature(algorithm(options.hash), options.block_size, spool_in(b""))
+
+    @property
+    def excluded(self) -> int:
+        """How many members filters have left out."""
+        return self._wanted.excluded
 
     def is_wrong(self, text: str, path: bytes | None = None) -> None:
         """Report a failure of the archive, or of the file ``path``."""

@@ -22,6 +22,7 @@ from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tools.arguments import ArchiveArguments
 from pcopy.tools.director import JobDirector, RepeatableTool, one_stage
 from pcopy.tools.list_archive import ArchiveListing, letters_of, listing_options
+from pcopy.tools.selecting import tell_hidden
 from pcopy.tools.unpack import archive_to_read, with_listed
 
 
@@ -101,6 +102,7 @@ class ProvePreparation(Preparation):
         elif ended.status == INTERNAL:
             tell("ptar", "internal error (status 70): not all that was found was read; no signature is written")
         sys.stdout.flush()
+        tell_hidden("ptar", ended.totals.excluded, self.telling)
         return ended.status
 
     def tell_how_to_go_on(self) -> None:

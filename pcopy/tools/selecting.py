@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 from pcopy.errors import Refused
 from pcopy.jobs.paths import source_of
+from pcopy.report.screen import Telling
+from pcopy.report.streams import tell
 from pcopy.tasks.base.job import Options, Root, Totals
 from pcopy.text import counted, shown
 from pcopy.tools.summary import origins_of
@@ -53,15 +55,23 @@ def refuse_nothing(roots: Sequence[Root], options: Options, ahead: LookAhead) ->
         raise Refused(f"{sources}: the filters select nothing in it: {_reason(options.select)}")
 
 
-def left_out(totals: Totals, filters: Sequence[str], of: str = "", by: str = "filters") -> str:
+def left_out(number: int, filters: Sequence[str], of: str = "", by: str = "filters") -> str:
     """Return how many items (``of`` whatever they are of) were left out, ``by`` which options, and where these are set.
 
     Return "" if none were. ``filters`` as in ``Telling``.
     """
-    if not totals.excluded:
+    if not number:
         return ""
-    items = counted(totals.excluded, "item", "items")
-    return f"{items}{of} left out by {by} ({origins_of(filters)})"
+    return f"{counted(number, 'item', 'items')}{of} left out by {by} ({origins_of(filters)})"
+
+
+def tell_hidden(program: str, number: int, telling: Telling) -> None:
+    """Write to standard error how many items filters left out of a list, if a file sets filters.
+
+    A list has no summary, and a user who sets filters on the command line knows of them.
+    """
+    if number and telling.filters and not telling.quiet:
+        tell(program, left_out(number, telling.filters))
 
 
 def nothing_selected(totals: Totals, select: Select) -> str:

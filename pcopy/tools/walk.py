@@ -170,6 +170,10 @@ class WalkPreparation(TreePreparation):
             return super().tell_end(ended._replace(status=self._write_page(ended, ranks)), ranks)
         if ended.halted is not None:
             tell(self.program, told(ended.halted))
+        if ended.totals.excluded:
+            from pcopy.tools.selecting import tell_hidden
+
+            tell_hidden(self.program, ended.totals.excluded, self.telling)
         return ended.status
 
     def _write_page(self, ended: Ended, ranks: int) -> int:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.command import pcopy, show
+from tests.support.command import Argument, pcopy, show
 
 COMMANDS = {
     "pcopy": ("a/", "new"),
@@ -22,8 +24,26 @@ COMMANDS = {
     "pchmod": ("700", "a"),
     "prm": ("-f", "a"),
     "pwalk": ("--summary", "a"),
+    "pcopy --dry-run": ("--dry-run", "a/", "new"),
+    "psync --dry-run": ("--dry-run", "a/", "new"),
+    "ptar -c --dry-run": ("-c", "--dry-run", "-f", "new.tar", "a"),
+    "pchmod --dry-run": ("--dry-run", "700", "a"),
+    "prm --dry-run": ("--dry-run", "a"),
+    "ptar -x": ("-x", "-f", "a.tar", "-C", "b"),
+    "ptar -x --dry-run": ("-x", "--dry-run", "-f", "a.tar", "-C", "b"),
+    "ptar -x of a stream": ("-x", "-f", "a.tar.gz", "-C", "b"),
 }
-"""Programs, with the words of a command that goes through the directory a."""
+"""Programs, with the words of a command that goes through the directory a, or an archive of it."""
+
+LISTS = {
+    "pwalk": ("a",),
+    "pwalk --json-lines": ("--json-lines", "a"),
+    "ptar -t": ("-t", "-f", "a.tar"),
+    "ptar -t --json": ("-t", "--json", "-f", "a.tar"),
+    "ptar -t of a stream": ("-t", "-f", "a.tar.gz"),
+    "ptar -t --signature": ("-t", "--signature", "new.sig", "-f", "a.tar"),
+}
+"""The same, of commands that print a list and no summary."""
 
 
 HIDDEN = {"pverify": 2}
@@ -41,7 +61,37 @@ def trees(tmp_path: Path) -> Path:
     made = ("--create", tmp_path / "a.sig", "--manifest", tmp_path / "a.manifest")
     run = pcopy(*made, "--exclude", "*.pyc", "-n", "1", tmp_path / "a", program="pverify")
     assert run.returncode == 0, show(run)
+    for letters, name in (("-cf", "a.tar"), ("-czf", "a.tar.gz")):
+        subprocess.run(["tar", letters, name, "a"], cwd=tmp_path, check=True)
     return tmp_path
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_list_names_file_that_set_filter_on_standard_error(name: str, trees: Path) -> None:
+    """Of filters on the command line it says nothing, as find and tar do."""
+    file, program = trees / "filters.yaml", name.split(maxsplit=1)[0]
+    file.write_text('exclude: ["*.pyc"]\n')
+    run = pcopy("--config", file, "-n", "1", *LISTS[name], program=program, cwd=trees)
+    assert run.stderr == f"{program}: 1 item left out by filters ({file}:1)\n".encode(), show(run)
+    assert run.returncode == 0 and b"same" in run.stdout and b"hidden" not in run.stdout, show(run)
+    (trees / "new.sig").unlink(missing_ok=True)
+    quiet = pcopy("-q", "--config", file, "-n", "1", *LISTS[name], program=program, cwd=trees)
+    assert (quiet.returncode, quiet.stderr) == (0, b""), show(quiet)
+    (trees / "new.sig").unlink(missing_ok=True)
+    by_hand = pcopy("--exclude", "*.pyc", "-n", "1", *LISTS[name], program=program, cwd=trees)
+    assert (by_hand.returncode, by_hand.stdout, by_hand.stderr) == (0, run.stdout, b""), show(by_hand)
+
+
+def in_json(trees: Path, program: str, *words: Argument) -> dict[str, Any]:
+    """The summary of another run."""
+    run = pcopy("--json", *words, program=program, cwd=trees)
+    assert run.returncode == 0, show(run)
+    found: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+    return found
+
+
+AGAIN = {"pverify --create": ("--force",)}
+"""What lets a command run a second time."""
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
@@ -59,6 +109,8 @@ def test_summary_names_file_that_set_filter(name: str, by_hand: bool, trees: Pat
     items = rf"{number} (items?( of A and B together)? left out|excluded) by filters \({origin}\)"
     assert len(re.findall(items, told)) == told.count("by filters") == 1, show(run)
     assert run.returncode == 0, show(run)
+    found = in_json(trees, program, *words, *COMMANDS[name], *AGAIN.get(name, ()))
+    assert found["excluded"] == number and found["filters"] == ([] if by_hand else [f"{file}:1"])
     if program != "pverify":
         return
     is_verdict = "--create" not in name
@@ -66,9 +118,6 @@ def test_summary_names_file_that_set_filter(name: str, by_hand: bool, trees: Pat
     words += ["--force"] if not is_verdict else []
     quiet = pcopy("-q", *words, *COMMANDS[name], program=program, cwd=trees)
     assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, b"", b""), show(quiet)
-    run = pcopy("--json", *words, *COMMANDS[name], program=program, cwd=trees)
-    found = json.loads(run.stdout.splitlines()[-1])
-    assert found["excluded"] == number and found["filters"] == ([] if by_hand else [f"{file}:1"])
 
 
 def test_summary_of_unpacking_names_the_members_that_were_asked_for(trees: Path) -> None:

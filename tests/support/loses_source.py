@@ -63,7 +63,7 @@ def lose(place: Path) -> None:
                 time.sleep(LONGER_THAN_THE_REST)
         yield from compare(task, rank, result) or ()
 
-    DeleteExtra.run = run  # type: ignore[method-assign]
+    DeleteExtra.run = run  # type: ignore[assignment, method-assign]
 
 
 if __name__ == "__main__":

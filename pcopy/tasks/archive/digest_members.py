@@ -106,8 +106,9 @@ class SpanDigests:
         self._records.append((_key(damage.offset), marshal.dumps(tuple(damage))))
 
     def take(self, found: FoundMember) -> bool:
-        member, result = found.member, self._result
+        member, result, excluded = found.member, self._result, self._wanted.excluded
         if not self._wanted.selects(member, self._selected):
+            result.count(counts.EXCLUDED, self._wanted.excluded - excluded)
             return False
         result.count(counts.FOUND)
         result.count(counts.FOUND_BYTES, member.size)

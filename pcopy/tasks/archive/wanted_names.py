@@ -26,6 +26,8 @@ class WantedNames:
         self._numbers = {_bare(name): number for number, name in enumerate(names)}
         self.found = set[int]()
         """Numbers of those that a member has."""
+        self.excluded = 0
+        """How many members that were asked for filters have left out."""
 
     def __bool__(self) -> bool:
         """Are there names?"""
@@ -52,9 +54,11 @@ class WantedNames:
         if self._numbers and not self.takes(member.name if asked_as is None else asked_as):
             return False
         try:
-            return is_selected(member, safe_path(member.name), selection)
+            selected = is_selected(member, safe_path(member.name), selection)
         except Unsafe:
             return True
+        self.excluded += not selected
+        return selected
 
     @property
     def lacking(self) -> str:
