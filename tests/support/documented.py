@@ -6,6 +6,7 @@ is read as if they were where the page says.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -103,12 +104,15 @@ def _is_other_fence(kind: str, info: str) -> bool:
 
 def in_prose(page: Path) -> list[str]:
     """Code in the lines of a page."""
-    inline = [child for token in _markdown(page) for child in token.children or []]
+    tokens = MarkdownIt("commonmark").enable("table").parse(page.read_text())
+    inline = [child for token in tokens for child in token.children or []]
     return [child.content for child in inline if child.type == "code_inline"]
 
 
+@functools.cache
 def _markdown(page: Path) -> list:  # type: ignore[type-arg]
-    return MarkdownIt("commonmark").enable("table").parse(page.read_text())
+    """The blocks of ``page``, with nothing read of the text in them: each worker reads all pages as it collects."""
+    return MarkdownIt("commonmark").disable(["inline", "text_join"]).parse(page.read_text())
 
 
 def lines_of(text: str) -> list[str]:
