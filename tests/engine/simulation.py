@@ -105,6 +105,7 @@ class Simulation:
             )
             for rank in range(size)
         ]
+        self.nodes = [rank.node for rank in self.ranks]
         for node in self.nodes:
             node.barrier.last_words = partial(_last_words, node.rank)
         self.now = 0.0
@@ -128,10 +129,6 @@ class Simulation:
 
     def __repr__(self) -> str:
         return f"{self.plan!r} on {self.size} ranks: {self.limits}, {self.network}, {self.interruption}"
-
-    @property
-    def nodes(self) -> list[Node]:
-        return [rank.node for rank in self.ranks]
 
     def _open_spool(self) -> BinaryIO:
         self.spools.append(self._new_spool())
