@@ -71,25 +71,30 @@ def packed(index: Index) -> bytes:
     return b"\n".join(lines)
 
 
-def unpacked(stream: BinaryIO, size: int, mtime: int) -> Index:
+def unpacked(stream: BinaryIO, size: int, mtime: int, contents: int | None = None) -> Index:
     """Return the index in ``stream``, of an archive that has this ``size`` and ``mtime``.
 
     Line 1 is checked before anything else is read, and no line may be longer than any valid one. So memory is taken for
-    numbers only: 8 bytes for each offset, 16 for each part. Raises ``ValueError`` if it is no index, or not that of
-    this archive, and ``OSError``.
+    numbers only: 8 bytes for each offset, 16 for each part. Reading ends at the first offset that does not lie in the
+    archive, so that the time is bounded by the size of the archive, too. Raises ``ValueError`` if it is no index, or
+    not that of this archive, and ``OSError``.
+
+    Args:
+        contents: bytes of the archive, decompressed. If it is None, the parts in the index say how many these are.
     """
     _check_first(stream.readline(_LONGEST), size, mtime)
     line, frames = _frames(stream, size)
+    limit = sum(each for _, each in frames) if frames else LARGEST if contents is None else contents
     points = array("Q")
     while line[:1] != b"e":
-        points.append(_point(line, points[-1] if points else -1))
+        points.append(_point(line, points[-1] if points else -1, limit))
         if len(points) > MOST_POINTS:
             raise ValueError(f"it has more than {MOST_POINTS:,} offsets, which is the limit")
         line = _line(stream)
     if not line.startswith(b"end ") or not _LINE.fullmatch(line[4:]) or stream.read(1):
         raise ValueError("it has no end")
     end = int(line[4:])
-    if end >= LARGEST:
+    if end > limit or end >= LARGEST:
         raise ValueError("it ends behind the archive")
     if (points[0] != 0 or points[-1] >= end) if points else end:
         raise ValueError("its offsets are out of order")
@@ -102,6 +107,8 @@ def _frames(stream: BinaryIO, size: int) -> tuple[bytes, NumberPairs]:
     while (found := _FRAME.fullmatch(line)) is not None and compressed <= size:
         if len(frames) == MOST_FRAMES:
             raise ValueError(f"it has more than {MOST_FRAMES:,} parts, which is the limit")
+        if not int(found[1]):  # nothing would limit their number
+            raise ValueError("its parts are not those of the archive")
         compressed += int(found[1])
         frames.numbers.extend((int(found[1]), int(found[2])))
         line = _line(stream)
@@ -110,13 +117,18 @@ def _frames(stream: BinaryIO, size: int) -> tuple[bytes, NumberPairs]:
     return line, frames
 
 
-def _point(line: bytes, before: int) -> int:
-    """Return the offset in a line, which is greater than the one ``before``. Raises ``ValueError``."""
+def _point(line: bytes, before: int, limit: int) -> int:
+    """Return the offset in a line, which is greater than the one ``before`` and less than ``limit``.
+
+    Raises ``ValueError``.
+    """
     if not _LINE.fullmatch(line):
         raise ValueError("it holds what is no offset")
     point = int(line)
-    if point <= before or point % 512 or point >= LARGEST:
+    if point <= before or point % 512:
         raise ValueError("its offsets are out of order")
+    if point >= limit:
+        raise ValueError("it ends behind the archive")
     return point
 
 

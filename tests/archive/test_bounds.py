@@ -88,7 +88,7 @@ def test_index_is_limited_in_parts_and_offsets(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(index, "MOST_FRAMES", 10)
     for more in (0, 1):
         points = b"".join(b"%d\n" % (512 * each) for each in range(10 + more)) + b"end 99840\n"
-        frames = b"frame %d 5\n" % 1000 * 8 + b"frame 0 5\n" * (2 + more) + b"0\nend 512\n"
+        frames = b"frame %d 100\n" % (7991 - more) + b"frame 1 100\n" * (9 + more) + b"0\nend 512\n"
         for text in (points, frames):
             if more:
                 with pytest.raises(ValueError, match="more than 10"):
@@ -131,6 +131,15 @@ def test_file_with_too_many_frames_has_no_seek_table(monkeypatch: pytest.MonkeyP
     frames = [seekable_zstd.Frame(9, 5)] * 10
     assert len(seekable_zstd.seek_table(frames)) == 8 + 10 * 8 + 9
     assert seekable_zstd.seek_table([*frames, frames[0]]) == b""
+
+
+@pytest.mark.parametrize("line", ["%d", "frame 0 %d"])
+def test_index_is_read_no_further_than_the_archive_reaches(line: str) -> None:
+    """Else 50 MB of lines, beside an archive of 2 KiB, would take many seconds."""
+    stream = io.BytesIO(FIRST + "".join(f"{line % (512 * each)}\n" for each in range(100_000)).encode())
+    with pytest.raises(ValueError, match=r"ends behind the archive|its parts are not those"):
+        index.unpacked(stream, 1 << 40, 5, 2048)
+    assert stream.tell() < 200
 
 
 def read(data: bytes, most: int = 4) -> list[FoundMember | Damage]:

@@ -122,15 +122,16 @@ def test_acls_in_the_words_of_others() -> None:
 
 
 def test_an_index_that_does_not_fit_is_none() -> None:
-    index = Index(4096, 5, [0, 512, 2048], 3072, ((4000, 1), (96, 2)))
+    index = Index(4096, 5, [0, 512, 2048], 3072, ((4000, 3000), (96, 72)))
     text = packed(index)
     again = unpacked(io.BytesIO(text), 4096, 5)
-    assert (list(again.points), again.end, list(again.frames)) == ([0, 512, 2048], 3072, [(4000, 1), (96, 2)])
+    assert (list(again.points), again.end, list(again.frames)) == ([0, 512, 2048], 3072, [(4000, 3000), (96, 72)])
     for damaged in (
         *(text[:at] for at in range(len(text))),
         text.replace(b" 1 ", b" 2 ", 1), text.replace(b"512", b"513"), text.replace(b"2048", b"100"),
         text.replace(b"frame 96", b"frame 97"), text.replace(b"3072", b"2048"),
-        text.replace(b"0\n512\n2048\n", b""), text.replace(b"3072", b"9223372036854775808"),
+        text.replace(b"0\n512\n2048\n", b""), text.replace(b"3072", b"3073"),
+        text.replace(b"3072", b"9223372036854775808"), text.replace(b"frame 96", b"frame 0 0\nframe 96"),
     ):  # fmt: skip
         with pytest.raises(ValueError):
             unpacked(io.BytesIO(damaged), 4096, 5)

@@ -156,15 +156,12 @@ class ArchiveContents:
             if told.st_uid not in (status.st_uid, os.geteuid(), 0):  # anybody may make one in a directory like /tmp
                 raise ValueError("it belongs to somebody else than the archive")
             with open(beside, "rb", closefd=False) as stream:
-                index = unpacked(stream, status.st_size, status.st_mtime_ns)
+                contents = self._table.size if self._table else None if self._is_gzip else status.st_size
+                return unpacked(stream, status.st_size, status.st_mtime_ns, contents)
         except OSError as error:
             raise ValueError(error.strerror) from None
         finally:
             os.close(beside)
-        size = sum(size for _, size in index.frames) or (self._table.size if self._table else status.st_size)
-        if index.end > size:
-            raise ValueError("it ends behind the archive")
-        return index
 
     def _from_index(self) -> SeekTable:
         try:
