@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from pcopy import libc
-from pcopy.fsio.close import held_open
+from pcopy.fsio.close import held_open, let_go
 from pcopy.fsio.named_file import open_directory_of
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.temporary import PREFIX, is_undressed
@@ -138,10 +138,15 @@ class ArchiveFile:
 
     @property
     def descriptor(self) -> int:
-        """For reading and writing; raises ``Problem``."""
+        """For reading and writing; raises ``Problem``, also if another user's file has taken the name."""
         if self._descriptor < 0:
             with failing("open"):
-                self._descriptor = os.open(self._name, _OPEN, dir_fd=self._directory)
+                opened = os.open(self._name, _OPEN, dir_fd=self._directory)
+            status = os.fstat(opened)
+            if not is_undressed(status) or status.st_nlink != 1:
+                let_go(opened)
+                raise Problem("open", errno.ESTALE, text="the archive that is being made was replaced meanwhile")
+            self._descriptor = opened
             _lock(self._descriptor, fcntl.LOCK_SH)
         return self._descriptor
 
