@@ -307,23 +307,26 @@ def _destination_time(job: Job) -> int:
     flags = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC  # not all file systems have files without a name
     with suppress(OSError), held_open(os.open(target, flags, 0o600)) as descriptor:
         return os.fstat(descriptor).st_ctime_ns
-    return _time_of_named_file(target, os.path.join(target, b".pcopy-%s-clock" % job.name.encode()))
+    with suppress(OSError), held_open(os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
+        return _time_of_named_file(directory, b".pcopy-%s-clock" % job.name.encode())
+    return time.time_ns()  # what can't be written will be told of by the copy
 
 
-def _time_of_named_file(target: bytes, name: bytes) -> int:
-    """The directory keeps its times where that is allowed: the job may be refused yet, or have nothing to do there."""
-    try:
-        before = os.stat(target)
-        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError:
-        return time.time_ns()  # what can't be written will be told of by the copy
+def _time_of_named_file(directory: int, name: bytes) -> int:
+    """The directory keeps its times where that is allowed: the job may be refused yet, or have nothing to do there.
+
+    Raises ``OSError``.
+    """
+    before = os.fstat(directory)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(name, flags, 0o600, dir_fd=directory)
     try:
         return os.fstat(descriptor).st_ctime_ns
     finally:
         os.close(descriptor)
         with suppress(OSError):
-            os.unlink(name)
-            os.utime(target, ns=(before.st_atime_ns, before.st_mtime_ns))
+            os.unlink(name, dir_fd=directory)
+            os.utime(directory, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def options_as_primitives(options: Options) -> dict[str, Any]:
