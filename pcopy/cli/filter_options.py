@@ -161,9 +161,9 @@ def _from_file(text: str) -> Sequence[bytes]:
 
 
 _STREAMS: dict[bytes | int, bytes] = {}
-"""What was read from pipes, by their descriptors if these were inherited, else by their paths.
+"""What was read from pipes and from inherited descriptors, by the descriptors' numbers or the pipes' paths.
 
-A command line is read several times, and a pipe only once; ``-`` and ``/dev/stdin`` are the same one.
+A command line is read several times, and these only once; ``-`` and ``/dev/stdin`` are the same one.
 """
 
 
@@ -176,9 +176,9 @@ def _contents(path: bytes) -> bytes:
     stream = path if number < 0 else number
     if stream in _STREAMS:
         return _STREAMS[stream]
-    descriptor = 0 if is_dash else open_to_read(path).descriptor
-    with open(descriptor, "rb", closefd=not is_dash) as file:
+    opened = open_to_read(b"/dev/stdin" if is_dash else path)
+    with open(opened.descriptor, "rb") as file:
         contents = file.read(_LARGEST_FILE + 1)
-        if is_dash or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        if opened.inherited or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             _STREAMS[stream] = contents
     return contents

@@ -343,7 +343,8 @@ def _check_kind(status: os.stat_result, *, regular: bool = False) -> None:
 def _duplicated(number: int, path: bytes, wrong: int, *, regular: bool = False) -> OpenedFile:
     """Return a duplicate of an inherited descriptor, unless that was opened with the access mode ``wrong``.
 
-    A regular file is read from where it stood when it was first opened (``_starts``).
+    A regular file is read from where it stood when it was first opened (``_starts``). Sockets and devices are accepted:
+    services and some shells start programs with a socket as a standard stream.
     """
     import fcntl
 
@@ -351,7 +352,8 @@ def _duplicated(number: int, path: bytes, wrong: int, *, regular: bool = False) 
         text = "not open for reading" if wrong == os.O_WRONLY else "not open for writing"
         raise NotTrusted(errno.EBADF, f"descriptor {number} is {text}")
     status = os.fstat(number)
-    _check_kind(status, regular=regular)
+    if regular or stat.S_ISDIR(status.st_mode):
+        _check_kind(status, regular=regular)
     if wrong == os.O_WRONLY and stat.S_ISREG(status.st_mode):
         key = number, status.st_dev, status.st_ino
         os.lseek(number, _starts.setdefault(key, os.lseek(number, 0, os.SEEK_CUR)), os.SEEK_SET)

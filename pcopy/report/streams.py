@@ -130,11 +130,15 @@ def _discard(stream: Tolerant, descriptor: int) -> None:
 
 
 def _fill_descriptors() -> None:
-    for descriptor in (0, 1, 2):
+    """Open the device that is always empty where a standard stream is closed, but not for what the stream is for.
+
+    So a list or patterns from a closed standard input fail with EBADF, and are not taken for empty ones.
+    """
+    for descriptor, flags in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_RDONLY)):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest that is free: this one
+            os.open(os.devnull, flags)  # the lowest that is free: this one
 
 
 def _encoding(stream: TextIO) -> str:

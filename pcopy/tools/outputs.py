@@ -222,11 +222,7 @@ def _is_older(path: bytes, what: str) -> bool:
     from pcopy.signature.manifest import begins_as_manifest
     from pcopy.signature.signature_file import LOOK, begins_as_signature
 
-    try:
-        with open(_open_without_trace(path), "rb") as file:
-            beginning = file.read(LOOK)
-    except OSError as error:
-        raise Refused(f"{shown(path)}: is there already, and cannot be read: {error.strerror}") from None
+    beginning = _beginning(path, LOOK)
     begins: Mapping[str, Callable[[bytes], bool]] = {
         "signature": begins_as_signature,
         "manifest": begins_as_manifest,

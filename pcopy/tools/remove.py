@@ -183,7 +183,7 @@ def _listed(paths: PathList, whole: bool) -> str:
 
 def _ask(what: str) -> None:
     """Raises ``Refused`` unless the user says yes."""
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():  # None: it is closed
         raise Refused("nobody can be asked, since standard input is no terminal; --yes removes without a question")
     sys.stderr.write(f"prm: remove {what}? [y/N] ")
     sys.stderr.flush()

@@ -87,8 +87,7 @@ def check_whole(file: bytes, option: str, *, nul: bool, meant: Callable[[bytes],
     from pcopy.fsio.named_file import look, open_to_read
 
     try:
-        status = look(file).status
-        if status is not None and not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+        if look(file).is_stream:
             _READ_ONCE[file] = open_to_read(file).descriptor
             return
     except OSError:  # the same is said below
@@ -202,14 +201,13 @@ class SavedListing:
         return Refused(f"{self.name}: line {number}: {why}")
 
     def _opened(self, file: bytes) -> BinaryIO:
-        if file == STANDARD_INPUT:
-            return open(0, "rb", buffering=0, closefd=False)
         if file in _READ_ONCE:
             return open(_READ_ONCE.pop(file), "rb", buffering=0)
         from pcopy.fsio.named_file import open_to_read
 
         try:
-            return open(open_to_read(file).descriptor, "rb", buffering=0)
+            path = b"/dev/stdin" if file == STANDARD_INPUT else file
+            return open(open_to_read(path).descriptor, "rb", buffering=0)
         except FileNotFoundError:
             raise Refused(f"{self.name}: does not exist; {self._meant(file) or 'check the name'}") from None
         except OSError as error:

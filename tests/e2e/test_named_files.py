@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -369,6 +370,8 @@ LINE = f"{sys.executable} {REPOSITORY}/bin"
         ("ptar -q -cf a.tar src; BIN/ptar -tf /dev/fd/7 7>> a.tar 2>&1",
          "ptar: /dev/fd/7: cannot be opened: descriptor 7 is not open for reading\n"),
         ("prm -q --yes --from - <<< src/b; ls src", "a\n"),
+        ("pcopy -q -T --config set.yaml --exclude-from /dev/fd/7 src dst 7< only_b; ls dst", "a\n"),
+        ("pverify -q --create sig src; BIN/pverify -q /dev/stdin src < sig; echo $?", "0\n"),
         ("ptar -q -cf a.tar src; ln -s a.tar own.tar; BIN/ptar -tf own.tar", "src/\nsrc/a\nsrc/b\n"),
     ],
     ids=lambda value: value.split(";")[0] if " " in value else "",
@@ -383,6 +386,37 @@ def test_what_shells_hand_over(place: Path, line: str, expected: str) -> None:
     run = subprocess.run(["bash", "-c", command], check=False, cwd=place, capture_output=True, text=True, timeout=60)
     assert run.stdout.startswith(expected) and run.stderr == "", run
     assert "b\n" not in run.stdout or "b\n" in expected, run
+
+
+@pytest.mark.parametrize("file", ["-", "/dev/stdin", "/dev/fd/0"])
+@pytest.mark.parametrize(
+    "line", ["prm --yes --from", "pwalk --from", "pcopy -T src dst --exclude-from", "pcopy -T src dst --files-from"]
+)
+def test_a_closed_standard_input_is_no_empty_list(place: Path, line: str, file: str) -> None:
+    command = f"{LINE}/{line} {file} <&-"
+    run = subprocess.run(["bash", "-c", command], check=False, cwd=place, capture_output=True, timeout=60)
+    assert run.returncode == 2 and b"descriptor 0 is not open for reading" in run.stderr, run
+    assert not (place / "dst").exists()
+
+
+def test_a_closed_standard_input_answers_no_question(place: Path) -> None:
+    run = subprocess.run(["bash", "-c", f"{LINE}/prm src <&-"], check=False, cwd=place, capture_output=True, timeout=60)
+    assert run.returncode == 2 and b"nobody can be asked" in run.stderr and (place / "src/a").exists(), run
+
+
+def test_a_socket_serves_as_standard_stream(place: Path) -> None:
+    (place / "src/b").write_text("b")
+    line = [sys.executable, f"{REPOSITORY}/bin/pcopy", "-q", "-T", "--log", "/dev/stdout"]
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(b"b\n")
+        ours.shutdown(socket.SHUT_WR)
+        words = [*line, "--exclude-from", "/dev/stdin", "src", "dst"]
+        run = subprocess.run(
+            words, check=False, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, cwd=place, timeout=60
+        )
+        assert run.returncode == 0 and run.stderr == b"", run
+        assert ours.recv(1 << 16).startswith(b'{"action"') and os.listdir(place / "dst") == ["a"]
 
 
 def test_a_list_in_a_fifo_is_waited_for(place: Path) -> None:
