@@ -454,19 +454,3 @@ def test_a_wait_for_a_writer_is_announced_and_ends_with_a_signal(place: Path, ro
     assert run.returncode == 124 and not (place / "dst").exists(), show(run)
     assert run.stderr.startswith(f"{program}: waiting for a program to write to the FIFO ".encode()), show(run)
     assert run.stderr.count(b"list (Ctrl-C ends this)\n") == 1, show(run)
-
-
-def test_modules_of_the_working_directory_are_not_loaded(place: Path) -> None:
-    """The installed command and ``python -P -m pcopy`` do not look there; ``python -m pcopy`` loads nothing later."""
-    for name in ("pcopy", "mpi4py", "yaml", "xxhash", "lmdb", "rich"):
-        (place / f"{name}.py").write_text("open('hostile', 'w')\nraise SystemExit(99)\n")
-    env = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    hostile = place / "hostile"
-    for words in ((f"{REPOSITORY}/bin/pcopy",), ("-P", "-m", "pcopy")):
-        line = [sys.executable, *words, "-q", "-T", "--signature", "sig", "--force", "src", "dst"]
-        run = subprocess.run(line, check=False, cwd=place, env=env, capture_output=True, timeout=60)
-        assert run.returncode == 0 and not hostile.exists(), run
-    (place / "pcopy.py").unlink()
-    line = [sys.executable, "-m", "pcopy", "-q", "-T", "--signature", "sig", "--force", "src", "dst"]
-    run = subprocess.run(line, check=False, cwd=place, env=env, capture_output=True, timeout=60)
-    assert run.returncode == 0 and not hostile.exists(), run

@@ -1,0 +1,110 @@
+"""No program loads modules that lie in the working directory, where another user may have put them.
+
+Each program is started as users start it: the command, also by mpiexec; ``python -P -m pcopy``; ``python -m pcopy``,
+which Python itself takes from the working directory if there is a pcopy.py, but which loads nothing there later.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pcopy.cli.config_keys import PROGRAMS
+from tests.e2e.test_named_files import RUNS
+from tests.support.command import REPOSITORY, mpiexec
+
+MODULES = (
+    "pcopy",
+    "mpi4py",
+    "yaml",
+    "xxhash",
+    "lmdb",
+    "rich",
+    "blake3",
+    "zstandard",
+    "cffi",
+    "_cffi_backend",
+    "pathspec",
+)
+MORE = {"pcopy": ("--signature", "sig", "--force"), "pdbench": ("--time", "0.01", "--files", "1", "--tests", "create")}
+ENDS = {"pstripe": (2,)}
+"""Statuses other than 0: there is no Lustre here."""
+
+
+@pytest.fixture
+def place(area: Path) -> Path:
+    for name in ("src", "same", "dir"):
+        (area / name).mkdir()
+    for name in ("src/a", "same/a"):
+        (area / name).write_text("a")
+        os.utime(area / name, (10**9, 10**9))
+    for name in MODULES:
+        (area / f"{name}.py").write_text("open('hostile', 'w')\nraise SystemExit(99)\n")
+    return area
+
+
+def check(place: Path, program: str, python: Sequence[str], ranks: int, **environment: str) -> None:
+    foreign = ("PYTHON", "OMPI_", "PMI_", "MPI4PY_", "XDG_", "PCOPY_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    line = [*([mpiexec(), "-n", str(ranks)] if ranks else []), sys.executable, *python]
+    run = subprocess.run(
+        [*line, *MORE.get(program, ()), *RUNS[program]],
+        check=False,
+        cwd=place,
+        env={**kept, "HOME": str(place), **environment},
+        capture_output=True,
+        timeout=100,
+    )
+    assert not (place / "hostile").exists(), run
+    assert run.returncode in ENDS.get(program, (0,)), run
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+@pytest.mark.parametrize("program", [program for program in PROGRAMS if program != "pbcast"])
+def test_commands_load_nothing_there(place: Path, program: str, ranks: int) -> None:
+    check(place, program, [f"{REPOSITORY}/bin/{program}"], ranks)
+
+
+def test_pbcast_loads_nothing_there(place: Path) -> None:
+    check(place, "pbcast", [f"{REPOSITORY}/bin/pbcast"], 2)
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_safe_path_loads_nothing_there(place: Path, ranks: int) -> None:
+    check(place, "pcopy", ["-P", "-m", "pcopy"], ranks, PYTHONPATH=str(REPOSITORY))
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_module_loads_nothing_there_later(place: Path, ranks: int) -> None:
+    (place / "pcopy.py").unlink()
+    check(place, "pcopy", ["-m", "pcopy"], ranks, PYTHONPATH=str(REPOSITORY))
+
+
+@pytest.mark.parametrize("options", [["-m"], ["-Bm"], ["-P", "-m"]])
+def test_process_that_replaces_itself_loads_nothing_there(place: Path, options: list[str]) -> None:
+    """mpi4py is told of a library that is none: the process starts anew with the one that fits, and pcopy.py is there
+    by then (an attacker may create it at any time)."""
+    path = place / "pcopy.py"
+    hostile = path.read_text()
+    path.unlink()
+    packages = place / "packages"
+    packages.mkdir()
+    os.symlink(REPOSITORY / "pcopy", packages / "pcopy")
+    appears = f"import os\nif not os.path.exists({str(path)!r}):\n    open({str(path)!r}, 'w').write({hostile!r})\n"
+    (packages / "sitecustomize.py").write_text(
+        f"import os\nreal = os.execv\ndef execv(*words):\n    exec({appears!r})\n    real(*words)\nos.execv = execv\n"
+    )
+    check(
+        place,
+        "pcopy",
+        [*options, "pcopy"],
+        2,
+        PYTHONPATH=f"{packages}:{REPOSITORY}",
+        MPI4PY_LIBMPI=str(place / "src/a"),
+    )
+    assert path.exists(), "the process has not replaced itself"
