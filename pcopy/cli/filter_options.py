@@ -7,6 +7,7 @@ import re
 import stat
 import time
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pcopy.cli.argument_types import age, taking
@@ -20,8 +21,10 @@ from pcopy.walk.selection import Select
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-_LARGEST_FILE = 16 << 20
-"""Bytes of a file of patterns at most: each pattern is tried with each name."""
+LARGEST_FILE = 16 << 20
+"""Bytes of a file of patterns at most, with its comments."""
+MOST_PATTERNS = 50_000
+"""Patterns at most: each is tried with each name, and takes 4 KiB of memory and 0.25 ms at the start."""
 
 
 def add_filters(parser: ArgumentParser, *, done: str, older: str = "only files that have not changed since") -> Any:
@@ -52,6 +55,8 @@ def select_of(values: Namespace, paths: Sequence[bytes], *, removes: bool = Fals
     now = time.time_ns()
     newer, older = values.newer_than, values.older_than
     patterns = tuple(line for lines in values.patterns or () for line in lines)
+    if len(patterns) > MOST_PATTERNS:
+        raise Refused(f"there are {len(patterns):,} patterns, and {MOST_PATTERNS:,} may be given")
     if patterns and all(line.startswith(b"!") for line in patterns):
         taken = shown(patterns[-1][1:])
         alone = f"--exclude '*' --include '*/' --include '{taken}'"
@@ -155,9 +160,12 @@ def _from_file(text: str) -> Sequence[bytes]:
         advice = meant(path) if isinstance(error, FileNotFoundError) else ""
         why = f"cannot be read: {error.strerror}{advice and f'; {advice}'}"
         raise Refused(f"--exclude-from: {shown(path)}: {why}") from None
-    if len(contents) > _LARGEST_FILE:
+    if len(contents) > LARGEST_FILE:
         raise ValueError("too large for a file of patterns")
-    return [line for _, line in lines_in(contents)]
+    lines = [line for _, line in islice(lines_in(contents), MOST_PATTERNS + 1)]
+    if len(lines) > MOST_PATTERNS:
+        raise ValueError(f"more than {MOST_PATTERNS:,} patterns; list the paths instead, with --from or --files-from")
+    return lines
 
 
 _STREAMS: dict[bytes | int, bytes] = {}
@@ -178,7 +186,7 @@ def _contents(path: bytes) -> bytes:
         return _STREAMS[stream]
     opened = open_to_read(b"/dev/stdin" if is_dash else path)
     with open(opened.descriptor, "rb") as file:
-        contents = file.read(_LARGEST_FILE + 1)
+        contents = file.read(LARGEST_FILE + 1)
         if opened.inherited or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             _STREAMS[stream] = contents
     return contents

@@ -19,6 +19,7 @@ Value: TypeAlias = "str | list[Value] | dict[str, Value]"
 class Scalar(str):
     """A string of the text, and where it stands: in ``line``, from 1; ``plain`` if there are no quotes around it."""
 
+    __slots__ = ("line", "plain")
     line: int
     plain: bool
 

@@ -145,6 +145,8 @@ class UnpackPreparation(OfArchive):
 
 MOST_LISTED = 1_000_000
 """Names of members: each rank has all of them in memory."""
+MOST_LISTED_BYTES = 256 << 20
+"""Bytes of these names."""
 
 
 def with_listed(arguments: ArchiveArguments) -> ArchiveArguments:
@@ -152,10 +154,14 @@ def with_listed(arguments: ArchiveArguments) -> ArchiveArguments:
     if not arguments.listing:
         return arguments
     names: list[bytes] = []
+    size = 0
     with SavedListing(arguments.listing, "--files-from", nul=arguments.nul, meant=meant) as listing:
         for number, name, _ in listing:
-            if len(names) >= MOST_LISTED:
-                raise listing.refused(number, f"more than {MOST_LISTED:,} names: unpack all, or write --include")
+            size += len(name)
+            if len(names) >= MOST_LISTED or size > MOST_LISTED_BYTES:
+                is_long = size > MOST_LISTED_BYTES
+                most = f"{MOST_LISTED_BYTES:,} bytes of names" if is_long else f"{MOST_LISTED:,} names"
+                raise listing.refused(number, f"more than {most}: unpack all, or write --include")
             names.append(name)
         if not names:
             raise Refused(f"{listing.name}: lists nothing, so there is nothing to take")

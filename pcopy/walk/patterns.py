@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from io import BytesIO
 
 from pcopy.text import shown
 
@@ -37,6 +38,8 @@ _CLASSES = {
     b"xdigit": "0-9A-Fa-f",
 }
 """As git has them, whatever the locale."""
+LONGEST = 4096
+"""Bytes of a pattern in a file: no path is longer that the system takes."""
 _NOTHING = "no pattern that could match anything"
 
 
@@ -142,10 +145,12 @@ def lines_in(contents: bytes) -> Iterator[tuple[int, bytes]]:
 
     Raises ``ValueError``, with the line, where one can match nothing.
     """
-    for number, line in enumerate(contents.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
-        pattern = _without_blanks(line.removesuffix(b"\r"))
+    for number, line in enumerate(BytesIO(contents.removeprefix(b"\xef\xbb\xbf")), 1):
+        pattern = _without_blanks(line.removesuffix(b"\n").removesuffix(b"\r"))
         if pattern and not pattern.startswith(b"#"):
             try:
+                if len(pattern) > LONGEST:
+                    raise ValueError(f"more than {LONGEST:,} bytes, and no path is so long")
                 _check(pattern)
             except ValueError as error:
                 raise ValueError(f"line {number}: {error}") from None

@@ -45,8 +45,8 @@ _NO_LISTS = {
 
 _BLOCK = 1 << 20
 """Bytes that are read at once."""
-_LONGEST = 1 << 20
-"""Bytes of a line at most: a longer one is none of a list of paths."""
+LONGEST_LINE = 1 << 20
+"""Bytes of a line at most, without its end: a longer one is none of a list of paths."""
 _SIZES = {"uid": 32, "gid": 32, "size": 64, "allocated": 64, "links": 32, "inode": 64, "device": 64}
 """And the bits that hold them."""
 TIMES = ("atime_ns", "mtime_ns", "ctime_ns")
@@ -234,15 +234,20 @@ class SavedListing:
             *whole, rest = (rest + block).split(end)
             for line in whole:
                 number += 1
+                if len(line) > LONGEST_LINE:
+                    raise self._too_long(number)
                 yield number, line
-            if len(rest) > _LONGEST:
-                advice = "" if self._nul or self.is_saved else "; -0 says that paths end with a NUL"
-                raise self.refused(number + 1, f"is longer than any path{advice}")
+            if len(rest) > LONGEST_LINE:
+                raise self._too_long(number + 1)
             block = self._read(self._source, _BLOCK)
         if rest and self.is_saved:
             raise self.refused(number + 1, _CUT_OFF)
         if rest:
             yield number + 1, rest
+
+    def _too_long(self, number: int) -> Refused:
+        advice = "" if self._nul or self.is_saved else "; -0 says that paths end with a NUL"
+        return self.refused(number, f"is longer than any path{advice}")
 
     def _header(self) -> bytes:
         for number, line in self._lines:

@@ -23,6 +23,8 @@ from pcopy.tasks.sign.signing import Line, Merging, SignState
 
 LINES_AT_ONCE = 4096
 """Lines of one message."""
+BYTES_AT_ONCE = 1 << 22
+"""Bytes of the paths of lines that are read at once: a line may have 1 MiB."""
 LINES_PER_SLICE = 64
 """Lines after each of which rank 0 looks up from its work."""
 
@@ -101,16 +103,18 @@ class ReadManifest(Note, code=61, doing="reading the manifest", is_note=False):
     def run(self, rank: Rank, result: Result) -> Steps:
         """Each entry of the file, in batches of one directory. A damaged file stops the job."""
         found: defaultdict[bytes, Gathered] = defaultdict(Gathered)
+        size = 0
         try:
             for number, entry in enumerate(ManifestReader(rank.job.against), 1):
-                if not rank.own(Selected).takes_listed(entry.path, entry.kind, entry.size):
-                    continue
-                directory, _, name = entry.path.rpartition(b"/")
-                if entry.kind == DIRECTORY:
-                    directory, name = b"" if entry.path == ROOT else entry.path, b""
-                found[directory].add_file(name, NO_VERSION, entry.size, entry.digest, 0, entry.kind)
-                if not number % LINES_AT_ONCE:
+                if rank.own(Selected).takes_listed(entry.path, entry.kind, entry.size):
+                    directory, _, name = entry.path.rpartition(b"/")
+                    if entry.kind == DIRECTORY:
+                        directory, name = b"" if entry.path == ROOT else entry.path, b""
+                    found[directory].add_file(name, NO_VERSION, entry.size, entry.digest, 0, entry.kind)
+                    size += len(entry.path)
+                if size >= BYTES_AT_ONCE or not number % LINES_AT_ONCE:
                     _keep(rank, found)
+                    size = 0
                     yield None
         except Refused as refusal:
             rank.stop(str(refusal))

@@ -1,0 +1,295 @@
+"""Lists, patterns, configuration and manifests from outside: limits hold to the number, and stand in the docs.
+
+Memory is that of a process of its own, beyond what it has before it reads. The limits of archives are tested in
+tests/archive/test_bounds.py.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pcopy.cli import config_files, filter_options
+from pcopy.errors import Refused
+from pcopy.signature.algorithms import algorithm
+from pcopy.signature.items import DIRECTORY, FILE, ROOT, DirectoryHasher
+from pcopy.signature.manifest import Entry, ManifestWriter
+from pcopy.signature.plain_yaml import DEEPEST, Flaw, load
+from pcopy.tasks.sign.manifest_lines import ReadManifest
+from pcopy.tools import unpack
+from pcopy.walk.patterns import LONGEST, lines_in
+from pcopy.walk.saved_listing import BEGINNING, LONGEST_LINE, SavedListing
+from tests.support.command import REPOSITORY, pcopy, show
+
+MIB = 1 << 20
+
+LIMITS = {
+    "pax headers and long names of one member": (("archive.member.MOST_HEADERS", "1 MiB in sum"),),
+    "global headers": (("archive.member.MOST_HEADERS", "1 MiB each"),),
+    "map of a sparse member": (("archive.records.MOST_EXTENTS", "4,194,304 stretches"),),
+    "index `A.tar.idx`": (
+        ("archive.index.MOST_POINTS", "4,194,304 offsets"),
+        ("archive.index.MOST_FRAMES", "4,194,304 parts"),
+        ("archive.index._LONGEST", "100 bytes in each line"),
+    ),
+    "seek table of zstd": (
+        ("fsio.seekable_zstd.MOST_FRAMES", "4,194,304 frames"),
+        ("fsio.seekable_zstd.LARGEST_FRAME", "64 MiB in each frame"),
+    ),
+    "window of a zstd stream": (("fsio.seekable_zstd.LARGEST_WINDOW", "128 MiB"),),
+    "signature": (
+        ("signature.signature_file.MOST_BYTES", "1 MiB"),
+        ("signature.plain_yaml.DEEPEST", "16 levels"),
+    ),
+    "manifest": (("signature.manifest.LONGEST_LINE", "1 MiB in each line"),),
+    "lists of paths": (
+        ("walk.saved_listing.LONGEST_LINE", "1 MiB in each line"),
+        ("jobs.files_from._BUDGET", "64 MiB of memory"),
+        ("jobs.listed._BUDGET", "64 MiB of memory"),
+    ),
+    "names that `-T` lists for `-x` and `-t`": (
+        ("tools.unpack.MOST_LISTED", "1,000,000 names"),
+        ("tools.unpack.MOST_LISTED_BYTES", "256 MiB in sum"),
+    ),
+    "patterns": (
+        ("cli.filter_options.MOST_PATTERNS", "50,000 in all"),
+        ("cli.filter_options.LARGEST_FILE", "16 MiB in each file"),
+        ("walk.patterns.LONGEST", "4,096 bytes in each line"),
+    ),
+    "configuration": (
+        ("cli.config_files.LARGEST", "1 MiB"),
+        ("signature.plain_yaml.DEEPEST", "16 levels"),
+    ),
+}
+"""Rows of the table of docs/operations/limits.md: each constant, and what the row says of it."""
+
+
+def rows() -> dict[str, str]:
+    text = (REPOSITORY / "docs/operations/limits.md").read_text().partition("## Files from outside")[2]
+    found = re.findall(r"^\| ([^|]+) \| ([^|]+) \| [^|]+ \|$", text, re.M)[1:]
+    return {re.split(r": | \(", what)[0].strip(): limit for what, limit in found}
+
+
+def test_limits_of_the_docs_are_those_of_the_code() -> None:
+    table = rows()
+    assert table.keys() == LIMITS.keys()
+    for what, constants in LIMITS.items():
+        numbers = table[what]
+        for name, said in constants:
+            assert said in numbers, what
+            module, _, constant = name.rpartition(".")
+            value = getattr(importlib.import_module(f"pcopy.{module}"), constant)
+            number, _, unit = said.partition(" ")
+            assert value == int(number.replace(",", "")) * (MIB if unit.startswith("MiB") else 1), name
+
+
+_MEASURE = """\
+import sys
+def peak():
+    return int(next(l for l in open('/proc/self/status') if l.startswith('VmHWM')).split()[1]) << 10
+from pcopy.cli import filter_options
+from pcopy.signature.plain_yaml import load
+from pcopy.walk.saved_listing import SavedListing
+before = peak()
+try:
+    {what}
+except ValueError as error:
+    print(str(error)[:200], file=sys.stderr)
+except Exception as error:
+    print(str(error)[:200], file=sys.stderr)
+print(peak() - before)
+"""
+
+
+def peak_of(what: str, *arguments: object) -> tuple[int, str]:
+    """Return the bytes of memory that a statement takes in a process of its own, and the error."""
+    line = [sys.executable, "-c", _MEASURE.format(what=what), *map(str, arguments)]
+    done = subprocess.run(line, check=True, capture_output=True, text=True, cwd=REPOSITORY, timeout=100)
+    return int(done.stdout), done.stderr
+
+
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("end", [b"\n", b"\0", b""])
+@pytest.mark.parametrize("before", [b"", b"a" * 1000])
+def test_longest_line_of_a_list(area: Path, more: int, end: bytes, before: bytes) -> None:
+    line = b"x" * (LONGEST_LINE + more)
+    (area / "list").write_bytes((before + (end or b"\n") if before else b"") + line + end)
+    with SavedListing(os.fsencode(area / "list"), "--from", nul=end == b"\0") as listing:
+        if more:
+            with pytest.raises(Refused, match=f"line {2 if before else 1}: is longer than any path"):
+                list(listing)
+        else:
+            assert [len(found.path) for found in listing] == [len(before)] * bool(before) + [LONGEST_LINE]
+
+
+READ_LIST = "list(SavedListing(sys.argv[1].encode(), '--from'))"
+
+
+@pytest.mark.parametrize(
+    ("begin", "text", "why", "most"),
+    [
+        (b"", b"\n", "", 48 * MIB),
+        (b"", b"x", "is longer than any path", 16 * MIB),
+        (BEGINNING + b', "version": 1, "directory_b64": "Lw=="}\n', b"\n", "is no JSON object", 48 * MIB),
+        (BEGINNING + b', "version": 1, "directory_b64": "Lw=="}\n', b"[", "is longer than any path", 16 * MIB),
+        (
+            BEGINNING + b', "version": 1, "directory_b64": "Lw=="}\n[',
+            b"[" * 99999 + b"\n",
+            "is no JSON object",
+            16 * MIB,
+        ),
+        (
+            BEGINNING + b', "version": 1, "directory_b64": "Lw=="}\n[',
+            b"9" * 99999 + b"\n",
+            "is no JSON object",
+            16 * MIB,
+        ),
+        (b"", b"#pcopy", "is longer than any path", 16 * MIB),
+    ],
+    ids=["newlines", "one line", "listing of newlines", "one line of JSON", "deep JSON", "large number", "no list"],
+)
+def test_list_that_is_none_takes_no_memory(area: Path, begin: bytes, text: bytes, why: str, most: int) -> None:
+    (area / "list").write_bytes(begin + text * ((4 if text == b"\n" else 64) * MIB // len(text)))
+    peak, said = peak_of(READ_LIST, area / "list")
+    assert why in said and peak < most, (peak, said)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_most_patterns(area: Path, monkeypatch: pytest.MonkeyPatch, more: int) -> None:
+    monkeypatch.setattr(filter_options, "MOST_PATTERNS", 100)
+    (area / "patterns").write_text("# comment\n" * 1000 + "a\n" * (100 + more))
+    if more:
+        with pytest.raises(ValueError, match="more than 100 patterns"):
+            filter_options._from_file(str(area / "patterns"))
+    else:
+        assert len(filter_options._from_file(str(area / "patterns"))) == 100
+    values = SimpleNamespace(newer_than=None, older_than=None, larger_than=None, smaller_than=None)
+    values.patterns = [[b"a"]] * (100 + more)
+    if more:
+        with pytest.raises(Refused, match="there are 101 patterns, and 100 may be given"):
+            filter_options.select_of(values, ())  # type: ignore[arg-type]
+    else:
+        assert len(filter_options.select_of(values, ()).patterns) == 100  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_longest_pattern(more: int) -> None:
+    contents = b"a\n" + b"x" * (LONGEST + more) + b"\n"
+    if more:
+        with pytest.raises(ValueError, match="line 2: more than 4,096 bytes"):
+            list(lines_in(contents))
+    else:
+        assert len(list(lines_in(contents))) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "why"), [(b"\n", ""), (b"#\n", ""), (b"ab\n", "more than 50,000 patterns"), (b"x", "4,096")]
+)
+def test_patterns_take_bounded_memory(area: Path, text: bytes, why: str) -> None:
+    (area / "patterns").write_bytes(text * (filter_options.LARGEST_FILE // len(text)))
+    peak, said = peak_of("filter_options._from_file(sys.argv[1])", area / "patterns")
+    assert why in said and peak < 80 * MIB, (peak, said)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_largest_files_of_patterns_and_options(area: Path, more: int) -> None:
+    for name, largest in (("patterns", filter_options.LARGEST_FILE), ("set.yaml", config_files.LARGEST)):
+        (area / name).write_bytes(b"#" * (largest + more - 1) + b"\n")
+    if more:
+        with pytest.raises(ValueError, match="too large"):
+            filter_options._from_file(str(area / "patterns"))
+        with pytest.raises(Refused, match="more than 1 MiB"):
+            config_files.read(os.fsencode(area / "set.yaml"))
+    else:
+        assert filter_options._from_file(str(area / "patterns")) == []
+        assert load((area / "set.yaml").read_bytes(), by_hand=True) == {}
+
+
+LAUGHS = b"a: &a [x,x,x,x,x,x,x,x,x]\n" + b"".join(
+    b"%c: &%c [%b]\n" % (98 + n, 98 + n, b",".join([b"*%c" % (97 + n)] * 9)) for n in range(9)
+)
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (LAUGHS, "YAML's a"),
+        (b"a: " + b"[" * (MIB - 4), "nest"),  # the library has a limit of its own
+        (b"".join(b" " * n + b"a:\n" for n in range(1400)), "nested more than 16 deep"),
+        (b"a: [" + b"x," * (MIB // 2 - 4) + b"]", ""),
+        (b"".join(b"%06x: 1\n" % n for n in range(MIB // 10)), ""),
+    ],
+    ids=["aliases", "deep flow", "deep block", "long list", "many keys"],
+)
+def test_yaml_takes_bounded_memory(area: Path, text: bytes, why: str, by_hand: bool) -> None:
+    assert len(text) <= MIB
+    (area / "set.yaml").write_bytes(text)
+    peak, said = peak_of(f"load(open(sys.argv[1], 'rb').read(), by_hand={by_hand})", area / "set.yaml")
+    assert (why in said if why else not said) and peak < 320 * MIB, (peak, said)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_deepest_yaml(more: int) -> None:
+    text = b"a: " + b"[" * (DEEPEST - 1 + more) + b"]" * (DEEPEST - 1 + more)
+    if more:
+        with pytest.raises(Flaw, match="nested more than 16 deep"):
+            load(text, by_hand=True)
+    else:
+        load(text, by_hand=True)
+
+
+def test_lines_of_a_manifest_are_handed_on_by_their_bytes(area: Path) -> None:
+    """100 names of 1 MiB: few of them are held at once."""
+    kind, names = algorithm("xxh3-128"), [b"%03d" % number + b"x" * 900_000 for number in range(100)]
+    hasher = DirectoryHasher(kind)
+    digest = b"d" * kind.size
+    for name in names:
+        hasher.add(FILE, name, digest)
+    with ManifestWriter(os.fsencode(area / "manifest"), kind, 1 << 22) as manifest:
+        manifest.write(Entry(DIRECTORY, hasher.digest(), 0, ROOT))
+        for name in names:
+            manifest.write(Entry(FILE, digest, 1, name))
+    kept: list[int] = []
+    stopped: list[str] = []
+    state = SimpleNamespace(takes_listed=lambda *entry: True, keep=lambda entries: kept.append(len(entries.names)))
+    rank: Any = SimpleNamespace(
+        job=SimpleNamespace(against=os.fsencode(area / "manifest")), own=lambda kind: state, stop=stopped.append
+    )
+    del names
+    tracemalloc.start()
+    list(ReadManifest().run(rank, None))  # type: ignore[arg-type]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert stopped == [] and sum(kept) >= 100 * 900_000 and peak < 32 * MIB
+
+
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("limit", ["MOST_LISTED", "MOST_LISTED_BYTES"])
+def test_most_names_of_members(area: Path, monkeypatch: pytest.MonkeyPatch, limit: str, more: int) -> None:
+    monkeypatch.setattr(unpack, limit, 100)
+    (area / "list").write_bytes(b"a\n" * (100 + more))
+    arguments: Any = SimpleNamespace(listing=os.fsencode(area / "list"), nul=False, _replace=lambda paths: paths)
+    if more:
+        with pytest.raises(Refused, match=r"line 101: more than 100 (names|bytes of names)"):
+            unpack.with_listed(arguments)
+    else:
+        assert len(unpack.with_listed(arguments)) == 100  # type: ignore[arg-type]
+
+
+def test_too_many_patterns_are_one_line(area: Path) -> None:
+    (area / "src").mkdir()
+    (area / "patterns").write_text("a\n" * 50_001)
+    run = pcopy("--exclude-from", area / "patterns", area / "src", area / "dst")
+    assert run.returncode == 2 and run.stderr.count(b"\n") == 1 and b"more than 50,000 patterns" in run.stderr, show(
+        run
+    )
