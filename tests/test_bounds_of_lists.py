@@ -283,7 +283,7 @@ def test_most_names_of_members(area: Path, monkeypatch: pytest.MonkeyPatch, limi
         with pytest.raises(Refused, match=r"line 101: more than 100 (names|bytes of names)"):
             unpack.with_listed(arguments)
     else:
-        assert len(unpack.with_listed(arguments)) == 100  # type: ignore[arg-type]
+        assert len(unpack.with_listed(arguments)) == 100
 
 
 def test_too_many_patterns_are_one_line(area: Path) -> None:
