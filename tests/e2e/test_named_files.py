@@ -411,9 +411,9 @@ def test_a_socket_serves_as_standard_stream(place: Path) -> None:
     with ours, theirs:
         ours.sendall(b"b\n")
         ours.shutdown(socket.SHUT_WR)
-        words = [*line, "--exclude-from", "/dev/stdin", "src", "dst"]
+        words, stream = [*line, "--exclude-from", "/dev/stdin", "src", "dst"], theirs.fileno()
         run = subprocess.run(
-            words, check=False, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, cwd=place, timeout=60
+            words, check=False, stdin=stream, stdout=stream, stderr=subprocess.PIPE, cwd=place, timeout=60
         )
         assert run.returncode == 0 and run.stderr == b"", run
         assert ours.recv(1 << 16).startswith(b'{"action"') and os.listdir(place / "dst") == ["a"]
