@@ -53,8 +53,11 @@ _PAUSE = 0.01
 _IDLE_TALK = (Request, Reply, Query, Answer, Token)
 """What ranks tell each other as long as nothing happens; a reply with tasks makes the rank busy by itself."""
 
-_Ready = tuple[Task, Slices, bool]
-"""A task that can run; is its ticket done, and has it not run since?"""
+ENDING_PATIENCE = 2.0
+"""Seconds that a task whose ticket is done may take to its end in a job that is told to stop."""
+
+_Ready = tuple[Task, Slices, float]
+"""A task that can run, and the time until which it goes on though the job is told to stop: its ticket is done."""
 
 
 class _Suspended(NamedTuple):
@@ -163,7 +166,7 @@ class Driver:
         reason = self._stop_reason()  # asked when the job is to stop already, too: that shows that this rank gets on
         if node.halted is None and reason is not None:
             node.halt(reason, now)
-        if node.halted is not None and not self._is_ending:
+        if node.halted is not None:
             self._end_early(now)
         if self._suspended:
             self._resume()
@@ -213,14 +216,14 @@ class Driver:
                 taken = node.take()
                 if taken is None:
                     return
-                ready.append((taken, self._run_task(taken), False))
-            task, slices, _ = ready[0]
+                ready.append((taken, self._run_task(taken), 0.0))
+            task, slices, until = ready[0]
             step = slices.__next__
             try:
                 while (ticket := step()) is None or ticket.is_done:
                     if clock() >= deadline:
                         ready.popleft()
-                        ready.append((task, slices, False))
+                        ready.append((task, slices, until if self._is_ending else 0.0))
                         node.under_way.sliced(task)
                         return
             except StopIteration as end:
@@ -245,19 +248,21 @@ class Driver:
             ticket.cancel()
 
     def _resume(self) -> None:
-        """Whoever's ticket is done can run again, behind those that can run already."""
+        """Each task whose ticket is done can run again, behind those that can run already."""
+        until = self._clock() + ENDING_PATIENCE
         for each in [each for each in self._suspended if each.ticket.is_done]:
             self._suspended.remove(each)
-            self._ready.append((each.task, each.slices, True))
+            self._ready.append((each.task, each.slices, until))
             self._node.under_way.resume(each.task)
 
     def _end_early(self, now: float) -> None:
         """The job is told to stop. Work between two slices is dropped; what waits for a ticket ends by itself."""
-        self._is_ending = True
-        self._cancel()
+        if not self._is_ending:
+            self._is_ending = True
+            self._cancel()
         for each in list(self._ready):
-            task, slices, is_resumed = each
-            if not is_resumed and self._node.queue.is_work(task):
+            task, slices, until = each
+            if until <= now and self._node.queue.may_drop(task):
                 self._ready.remove(each)
                 slices.close()
                 self._node.drop(task, now)

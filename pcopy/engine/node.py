@@ -261,7 +261,7 @@ class Node:
 
     def _accept(self, tasks: Iterable[Task]) -> None:
         for task in tasks:
-            if self.halted is not None and (self.queue.is_work(task) or task.phase != self.phase):
+            if self.halted is not None and (self.queue.may_drop(task) or task.phase != self.phase):
                 self.dropped += self.queue.forget(task)
             else:
                 self.queue.push(task)

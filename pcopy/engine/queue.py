@@ -54,12 +54,14 @@ class TaskQueue:
         open_spool: SpoolFactory = io.BytesIO,
         open_overflow: Callable[[], Backlog] | None = None,
         is_work: Callable[[Task], bool] = lambda task: task.owner == ANYBODY,
+        is_slow_note: Callable[[Task], bool] = lambda task: False,
     ) -> None:
         """``open_overflow`` makes the place for tasks of the current phase that memory can't hold.
 
-        ``is_work`` is asked once the job is told to stop: may the task stay undone? All others are notes.
+        All tasks that are not ``is_work`` are notes. A job that stops drops work, and ``is_slow_note``.
         """
         self.is_work = is_work
+        self._is_slow_note = is_slow_note
         self._limits = limits
         self._open_spool = open_spool
         self._open_overflow = open_overflow or (lambda: SpoolBacklog(open_spool))
@@ -211,18 +213,22 @@ class TaskQueue:
         self._in_core -= task.footprint
         return task
 
+    def may_drop(self, task: Task) -> bool:
+        """Return True if a job that is told to stop leaves ``task`` undone."""
+        return self.is_work(task) or self._is_slow_note(task)
+
     def put_back(self, task: Task) -> None:
         """What ``take_lone`` has taken."""
         self._hold(task)
 
     def forget(self, task: Task) -> int:
         """It is dropped: returns by how many there are more of these, which is 1."""
-        if self.remembers:
+        if self.remembers or task.owner != ANYBODY:
             self._forgotten.append(task)
         return 1
 
     def forgotten(self) -> Iterator[Task]:
-        """What was dropped, each task once, if the queue ``remembers``; may raise ``OSError``."""
+        """What was dropped, each once: addressed tasks, and all if the queue ``remembers``; may raise ``OSError``."""
         while self._forgotten:
             yield self._forgotten.pop()
         while self._forgotten_outside:
@@ -231,10 +237,11 @@ class TaskQueue:
             backlog.close()
 
     def drop_work(self) -> int:
-        """Forgets every task but the notes of this phase in memory; returns how many were dropped."""
-        notes = deque(task for task in self._notes if not self.is_work(task))
-        dropped: int = len(self._scans.tasks) + len(self._works.tasks) + len(self._notes) - len(notes)
-        self._notes = notes
+        """Forgets every task but notes of this phase in memory; returns how many were dropped."""
+        addressed = [task for task in self._notes if self.may_drop(task)]
+        self._notes = deque(task for task in self._notes if not self.may_drop(task))
+        self._forgotten += addressed
+        dropped: int = len(self._scans.tasks) + len(self._works.tasks) + len(addressed)
         dropped += sum(backlog.count for backlog in self._backlogs.values())
         if self.remembers:
             self._forgotten += (*self._scans.tasks, *self._works.tasks)

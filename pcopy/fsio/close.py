@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import time
-from _thread import get_ident
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -14,20 +13,20 @@ from pcopy.fsio.problem import Problem, failing
 _NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 """Errors of file systems that cannot sync one file."""
 
-_syncs: dict[int, tuple[float, str, int]] = {}
-"""Syncs of files that are under way in this process, by thread: the time.monotonic() of the start, the operation, the
+_syncs: dict[object, tuple[float, str, int]] = {}
+"""Syncs of files that are under way for this process: the time.monotonic() of the start, the operation, the
 descriptor."""
 
 
 @contextmanager
-def _noted(operation: str, descriptor: int) -> Iterator[None]:
+def noted(operation: str, descriptor: int) -> Iterator[None]:
     """Note that a sync is under way, for the report of a rank that is silent."""
-    thread = get_ident()
-    _syncs[thread] = time.monotonic(), operation, descriptor
+    key = object()
+    _syncs[key] = time.monotonic(), operation, descriptor
     try:
         yield
     finally:
-        del _syncs[thread]
+        del _syncs[key]
 
 
 def oldest_sync() -> tuple[float, str, bytes] | None:
@@ -49,7 +48,7 @@ def close_written(descriptor: int, *, sync: bool = False, store: bool = False) -
     systems report lost writes here."""
     try:
         if sync:
-            with failing("fsync"), _noted("fsync", descriptor):
+            with failing("fsync"), noted("fsync", descriptor):
                 os.fsync(descriptor)
         elif store:
             store_data(descriptor)
@@ -66,12 +65,19 @@ def store_data(descriptor: int) -> None:
     The user has not asked for this call. A file system that cannot sync one file is not an error, as it is for
     ``--fsync``.
     """
+    number = 0
     try:
-        with _noted("fdatasync", descriptor):
+        with noted("fdatasync", descriptor):
             os.fdatasync(descriptor)
     except OSError as error:
-        if error.errno not in _NO_SYNC:
-            raise Problem.of("fdatasync", error) from error
+        number = error.errno or errno.EIO
+    raise_unless_stored(number)
+
+
+def raise_unless_stored(number: int) -> None:
+    """Raise ``Problem`` if the errno of fdatasync(2) (0: success) says that contents are lost."""
+    if number and number not in _NO_SYNC:
+        raise Problem("fdatasync", number)
 
 
 def close_read(descriptor: int) -> None:

@@ -1,11 +1,12 @@
-"""A process that syncs file systems for a rank, so that no sync can keep the rank from ending.
+"""A process that syncs file systems and files for a rank, so that no sync can keep the rank from ending.
 
-A process can't end while a call of one of its threads hangs in the kernel, and syncfs(2) hangs for as long as the
-storage does. So the call is made by a process that nobody waits for: it holds nothing of the rank's but the socket that
-ties them, and ends with the rank, or as soon as its call does.
+A process can't end while a call of one of its threads hangs in the kernel, and syncfs(2) and fdatasync(2) hang for as
+long as the storage does. So the call is made by a process that nobody waits for: it holds nothing of the rank's but the
+socket that ties them, and ends with the rank, or as soon as its calls do.
 
-Each order to sync carries the open descriptor (SCM_RIGHTS, unix(7)), and so hands over the open file description: the
-kernel (since Linux 5.8) reports each failed write-back once to each of those that were open at the time.
+Each order to sync carries the open descriptors (SCM_RIGHTS, unix(7)), and so hands over the open file descriptions: the
+kernel (since Linux 5.8) reports each failed write-back once to each of those that were open at the time. It also
+carries a socket for the answer, so that several orders may be under way.
 
 It is a new program and no fork: many MPIs don't bear a fork, since memory that they have registered with the network
 adapter would be copied. It blocks all signals from the start, because a signal that stops a job goes to all its
@@ -18,7 +19,7 @@ import errno
 import os
 import struct
 import sys
-from _thread import allocate_lock
+from _thread import allocate_lock, start_new_thread
 
 from pcopy import libc
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 STRIPE = 64 << 10
 """Bytes of an anchor on each server."""
+
+MOST_FILES = 16
+"""Files of one order: so many share a commit of the file system's journal."""
 
 _GIVEN_UP = (errno.EROFS, errno.EIO, errno.EUCLEAN)
 
@@ -104,26 +108,81 @@ def _is_mounted_read_only(descriptor: int) -> bool:
 _PROGRAM = "import sys; sys.path.append(sys.argv[1]); from pcopy.fsio.syncer import serve; serve()"
 _PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _DESCRIPTOR = struct.Struct("=i")
-_ANSWER = struct.Struct("=i")
-"""An errno, 0 for success; the first, without a request, says that the process is there."""
+_NUMBER = struct.Struct("=i")
+"""An errno, 0 for success, or ``_NOT_SYNCED``. An answer has one, or one for each file; the first, without an order,
+says that the process is there."""
+
+_NOT_SYNCED = -1
+
+_FILE_SYSTEM, _FILES = 0, 1
+"""What an order is for: the first byte of its message. The second is the number of descriptors."""
+
+
+class Order:
+    """Something that the process was asked to sync."""
+
+    def __init__(self, syncer: Syncer, operation: str, answers: socket.socket) -> None:
+        self._syncer = syncer
+        self._operation = operation
+        self._answers = answers
+        self._answer: bytes | None = None
+
+    def is_over(self, patience: float | None) -> bool:
+        """Return True if it has ended within ``patience`` seconds (None: however long that takes)."""
+        if self._answer is None:
+            self._answers.settimeout(patience)
+            try:
+                self._answer = self._answers.recv(MOST_FILES * _NUMBER.size)
+            except TimeoutError:
+                return False
+            except OSError:
+                self._answer = b""
+        return True
+
+    def numbers(self) -> list[int] | None:
+        """Return what came of it, once it is over: an errno for each file, or one for the file system; 0 for success.
+
+        None: the process has synced nothing, and the caller has to. Raises ``Problem`` if the process has ended.
+        """
+        if self._answer:
+            numbers = [number for (number,) in _NUMBER.iter_unpack(self._answer)]
+            return None if _NOT_SYNCED in numbers else numbers
+        if not self._syncer.has_begun:
+            return None
+        from pcopy.fsio.problem import Problem
+
+        raise Problem(self._operation, errno.EIO, text="the process that syncs has ended")
+
+    def interrupt(self) -> None:
+        """From now on it is over, for a thread that waits for it, too."""
+        from contextlib import suppress
+        from socket import SHUT_RDWR
+
+        with suppress(OSError):
+            self._answers.shutdown(SHUT_RDWR)
+
+    def close(self) -> None:
+        """Nobody waits for it any more. What the process has begun goes on."""
+        self._syncer.forget(self)
+        self._answers.close()
 
 
 class Syncer:
-    """The rank's end. Once the process is started, it makes one sync after the other."""
+    """The rank's end."""
 
     def __init__(self) -> None:
         self._turn = allocate_lock()
         self._socket: socket.socket | None = None
         self._process: Popen[bytes] | None = None
-        self._is_started = False
+        self._is_started = self._is_closed = False
+        self._orders: set[Order] = set()
 
     def start(self) -> None:
         """Starts the process, unless that was tried before; it ends with the thread that does so.
 
-        Where the system refuses one, ``sync`` does without. It takes as long as the copy of some files.
+        Where the system refuses one, ``sync`` does without. The first order waits until it is there, which takes as
+        long as the copy of some files.
         """
-        if self._is_started:
-            return  # without waiting for the turn of whoever has a sync under way
         with self._turn:
             if not self._is_started:
                 self._is_started = True
@@ -133,26 +192,63 @@ class Syncer:
         """As ``sync_file_system``; where there is an ``anchor``, all servers store what they hold, too. Where there is
         no process, that is done here. Raises ``Problem``."""
         descriptors = [descriptor] if anchor < 0 else [descriptor, anchor]
-        with self._turn:
-            if self._socket is not None:
-                self._request(self._socket, descriptors)
-                return
-        _sync(descriptors)
+        numbers, order = None, self._order(_FILE_SYSTEM, descriptors)
+        if order is not None:
+            try:
+                order.is_over(None)
+                numbers = order.numbers()
+            finally:
+                order.close()
+        if numbers is None:
+            _sync(descriptors)
+        elif numbers[0]:
+            from pcopy.fsio.problem import Problem
 
-    @staticmethod
-    def _request(process: socket.socket, descriptors: list[int]) -> None:
-        from socket import send_fds
+            raise Problem("syncfs", numbers[0])
 
-        from pcopy.fsio.problem import Problem, failing
+    def store(self, descriptors: list[int]) -> Order | None:
+        """Ask for fdatasync(2) of up to ``MOST_FILES`` open files, which may be closed at once, and return the order,
+        to be closed. None: there is no process, and the caller has to sync. Raises ``Problem``."""
+        return self._order(_FILES, descriptors)
 
-        with failing("syncfs"):
-            send_fds(process, [b"\0"], descriptors)
-            answer = process.recv(_ANSWER.size)
-        if not answer:
-            raise Problem("syncfs", errno.EIO, text="the process that syncs has ended")
-        (number,) = _ANSWER.unpack(answer)
-        if number:
-            raise Problem("syncfs", number)
+    def _order(self, what: int, descriptors: list[int]) -> Order | None:
+        if self._socket is None:
+            return None
+        from socket import AF_UNIX, SOCK_SEQPACKET, send_fds, socketpair
+
+        try:
+            here, there = socketpair(AF_UNIX, SOCK_SEQPACKET)
+        except OSError:
+            return None
+        order = Order(self, "fdatasync" if what == _FILES else "syncfs", here)
+        self._orders.add(order)
+        with there:
+            try:
+                send_fds(self._socket, [bytes((what, len(descriptors)))], [there.fileno(), *descriptors])
+            except (BrokenPipeError, ConnectionResetError):  # the process has ended, and so has the order
+                pass
+            except OSError:  # the process never sees the order
+                order.close()
+                return None
+        if self._is_closed:
+            order.interrupt()
+        return order
+
+    def forget(self, order: Order) -> None:
+        """An order is closed."""
+        self._orders.discard(order)
+
+    @property
+    def has_begun(self) -> bool:
+        """False if the process could not be started, or has ended before it was there; True once it was closed."""
+        from socket import MSG_DONTWAIT, MSG_PEEK
+
+        if self._is_closed or self._socket is None:
+            return self._is_closed
+        try:
+            return bool(self._socket.recv(_NUMBER.size, MSG_PEEK | MSG_DONTWAIT))
+        except OSError as error:
+            return error.errno == errno.EAGAIN
 
     def _start(self) -> None:
         import signal
@@ -170,17 +266,19 @@ class Syncer:
                 with there:
                     command = [sys.executable, "-I", "-S", "-c", _PROGRAM, _PACKAGES]
                     self._process = Popen(command, stdin=there.fileno(), stdout=DEVNULL, stderr=DEVNULL, cwd="/")
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            if here.recv(_ANSWER.size):
                 self._socket = here
                 return
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         here.close()
 
     def close(self) -> None:
         """Ends the process; a sync that is under way fails here, and is not waited for."""
         from contextlib import suppress
 
+        self._is_closed = True
+        for order in tuple(self._orders):
+            order.interrupt()
         with suppress(OSError):  # it ends with this process at the latest
             if self._socket is not None:
                 from socket import SHUT_RDWR
@@ -211,27 +309,74 @@ def serve() -> None:
     except OSError:
         pass  # a sandbox refuses it: the end of the connection still tells
     rank = _socket.socket(fileno=sys.stdin.fileno())
-    rank.send(_ANSWER.pack(0))
-    while descriptors := _received(rank.recvmsg(1, _socket.CMSG_SPACE(2 * _DESCRIPTOR.size))[1]):
-        rank.send(_ANSWER.pack(_served(descriptors)))
+    rank.send(_NUMBER.pack(0))
+    room = _socket.CMSG_SPACE((1 + MOST_FILES) * _DESCRIPTOR.size)
+    while True:
+        message, ancillary, _, _ = rank.recvmsg(2, room)
+        if not message:
+            return
+        what, number = message
+        descriptors = _received(ancillary)
+        if not descriptors:  # the limit of open files was met, which ends the order
+            continue
+        try:
+            start_new_thread(_answer, (what, number, descriptors))
+        except (RuntimeError, MemoryError):
+            _answer(what, number, descriptors)
 
 
 def _received(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
-    """The descriptors that came with a request."""
+    """The descriptors that came with an order."""
     return [number for _, _, data in ancillary for (number,) in _DESCRIPTOR.iter_unpack(data)]
 
 
+def _answer(what: int, number: int, descriptors: list[int]) -> None:
+    """Carries out one order about this ``number`` of descriptors, which follow the socket for the answer. The limit of
+    open files may have kept some of them away."""
+    import _socket
+
+    answers, asked = _socket.socket(fileno=descriptors[0]), descriptors[1:]
+    if len(asked) < number:
+        numbers = [_NOT_SYNCED]
+    elif what == _FILES:
+        numbers = _stored(asked)
+    else:
+        numbers = [_served(asked)]
+    for descriptor in asked:
+        _let_go(descriptor)
+    try:  # noqa: SIM105
+        answers.send(b"".join(map(_NUMBER.pack, numbers)))
+    except OSError:
+        pass  # the rank does not wait for it any more
+    answers.close()
+
+
+def _stored(descriptors: list[int]) -> list[int]:
+    """fdatasync(2) of each; returns the errno of each, 0 for success. The storage begins to write all of them first."""
+    if len(descriptors) > 1:
+        for descriptor in descriptors:
+            try:  # noqa: SIM105
+                libc.sync_file_range(descriptor, 0, 0, libc.WRITE)
+            except OSError:
+                pass  # the sync of the file reports what is wrong
+    numbers = []
+    for descriptor in descriptors:
+        try:
+            os.fdatasync(descriptor)
+            numbers.append(0)
+        except OSError as error:
+            numbers.append(error.errno or errno.EIO)
+    return numbers
+
+
 def _served(descriptors: list[int]) -> int:
-    """The errno of what came of a request, which gives its descriptors back."""
+    """The errno of what came of an order to sync a file system."""
     try:
         _sync_file_system(descriptors[0])
         for anchor in descriptors[1:]:
             _sync_servers(anchor)
     except OSError as error:
         return error.errno or errno.EIO
-    finally:
-        for descriptor in descriptors:
-            _let_go(descriptor)
     return 0
 
 

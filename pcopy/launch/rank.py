@@ -44,7 +44,7 @@ from pcopy.tasks.base.hashing import Hashing
 from pcopy.tasks.base.job import Job, Sink, Totals
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.files.layouts import Layouts
-from pcopy.tasks.runner import TaskRunner, is_work, whereabouts
+from pcopy.tasks.runner import TaskRunner, is_slow_note, is_work, whereabouts
 
 SLOTS = 8
 """Tasks that a rank may have under way where its kernel has something to wake it, and no pool of threads that grows."""
@@ -178,7 +178,7 @@ def make_node(
         counters=counts.COUNTERS,
         director=director,
         random=Random(f"{job.name} {job.run} {rank.number}"),
-        queue=TaskQueue(limits, spool_in(keeping.spool), overflow, is_work),
+        queue=TaskQueue(limits, spool_in(keeping.spool), overflow, is_work, is_slow_note),
         limits=limits,
         termination=job.options.termination,
         journal=journal,
@@ -400,6 +400,7 @@ class _Running:
             since = 1 if unrecorded else self._setup.job.run  # what earlier runs made is on record
             self._setup.tool.discard(rank, self._node.queue.forgotten(), since)
         rank.syncer.close()
+        rank.storer.close()
         if rank.storage is not None:
             rank.storage.close()
         if rank.number and store is not None and store.lock is not None:

@@ -33,6 +33,11 @@ def is_work(task: Task) -> bool:
     return task.owner == ANYBODY or not decode(task.payload).is_note
 
 
+def is_slow_note(task: Task) -> bool:
+    """Return True for a note that may wait for storage: a job that stops drops it, as it drops work."""
+    return task.owner != ANYBODY and decode(task.payload).may_be_dropped
+
+
 def whereabouts(rank: Rank) -> str:
     """What the task is about that runs, for instance ``copying files of data/run7``: the path on the source's side.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from pcopy.engine.driver import Driver, Outcome, Slices
+from pcopy.engine.driver import ENDING_PATIENCE, Driver, Outcome, Slices
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import Close, Halt, Message, Reply, Request, Signal, Start, Stop, Work
 from pcopy.engine.task import Spawn, Task
@@ -222,6 +222,28 @@ def test_told_to_stop_what_waits_ends_by_itself_and_what_does_not_is_dropped() -
     assert stage.node.counters == [1]
     assert stage.node.dropped == 2  # a, and what b has left
     assert [fact[0] for fact in stage.journal.told] == ["spawned", "done"]
+
+
+def test_told_to_stop_what_has_waited_and_does_not_end_is_dropped() -> None:
+    """b goes on when its ticket is done, and then takes longer than the patience, a second for each slice."""
+    slices = int(ENDING_PATIENCE) + 20
+    stage = Stage(
+        TWO, begin(b"b" + b"w" + b"s" * slices), nothing, lambda: [Halt("signal")], lambda: stage.done(b"b"),
+        *[nothing] * slices, *END,
+    )  # fmt: skip
+    ends(stage)
+    assert ENDING_PATIENCE <= stage.told.count("bs") <= ENDING_PATIENCE + 1
+    assert stage.node.dropped == 1
+    assert stage.node.counters == [0]
+
+
+def test_a_note_that_may_wait_for_storage_is_dropped_as_work_is() -> None:
+    """The other note is run to its end."""
+    stage = Stage(TWO, begin(b"assssssssss", b"bs", owner=1), nothing, lambda: [Halt("signal")], *[nothing] * 5, *END)
+    stage.node.queue._is_slow_note = lambda task: task.payload.startswith(b"a")
+    ends(stage)
+    assert re.fullmatch(r"(as)+a/bsb\.b/", stage.told)
+    assert (stage.node.dropped, [task.payload[:1] for task in stage.node.queue.forgotten()]) == (1, [b"a"])
 
 
 def test_a_rank_that_was_told_to_stop_and_waits_for_others_still_shows_that_it_gets_on() -> None:

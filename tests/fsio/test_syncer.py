@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from threading import Thread
 from typing import NoReturn
@@ -14,8 +16,8 @@ from typing import NoReturn
 import pytest
 
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.syncer import Syncer
-from tests.support.preload import hanging_syncs
+from pcopy.fsio.syncer import MOST_FILES, Syncer
+from tests.support.preload import STORING, hanging_syncs, preloaded
 from tests.support.processes import children, wait_until
 
 
@@ -66,6 +68,85 @@ def test_an_error_is_told_with_its_number(syncer: Syncer, area: Path) -> None:
             assert (caught.value.operation, caught.value.errno) == ("syncfs", errno.EBADF)
     finally:
         os.close(searched)
+
+
+def stored(syncer: Syncer, files: list[int]) -> list[int] | None:
+    """Return the errno of each."""
+    syncer.start()
+    order = syncer.store(files)
+    assert order is not None
+    with closing(order):
+        assert order.is_over(60)
+        return order.numbers()
+
+
+def test_several_files_are_stored_and_each_has_its_errno(syncer: Syncer, area: Path) -> None:
+    files = [os.open(area / f"{number}", os.O_RDWR | os.O_CREAT) for number in range(MOST_FILES - 1)]
+    files.insert(3, os.open(area, os.O_PATH))
+    try:
+        assert stored(syncer, files) == [0] * 3 + [errno.EBADF] + [0] * (MOST_FILES - 4)
+    finally:
+        for file in files:
+            os.close(file)
+
+
+def test_a_file_system_does_not_wait_for_a_file(syncer: Syncer, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither does another file wait; the process has closed what it has stored."""
+    calls = area / "calls"
+    calls.write_bytes(b"")
+    for name, value in {**preloaded(STORING), "PCOPY_TEST_STORES": str(calls)}.items():
+        monkeypatch.setenv(name, value)
+    syncer.start()
+    file = os.open(area / "file", os.O_RDWR | os.O_CREAT)
+    first, second = syncer.store([file]), syncer.store([file])
+    os.close(file)
+    assert first is not None and second is not None
+    assert wait_until(lambda: calls.stat().st_size == 2), "both are under way"
+    directory = os.open(area, os.O_RDONLY)
+    syncer.sync(directory)
+    os.close(directory)
+    assert not first.is_over(0.05)
+    calls.unlink()
+    for order in (first, second):
+        with closing(order):
+            assert order.is_over(60)
+            assert order.numbers() == [0]
+    assert syncer._process is not None
+    held = [os.readlink(link) for link in Path(f"/proc/{syncer._process.pid}/fd").iterdir()]
+    assert str(area / "file") not in held
+
+
+def test_a_file_whose_sync_hangs_is_left_behind(syncer: Syncer, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = area / "calls"
+    calls.write_bytes(b"")
+    for name, value in {**preloaded(STORING), "PCOPY_TEST_STORES": str(calls)}.items():
+        monkeypatch.setenv(name, value)
+    syncer.start()
+    file = os.open(area / "file", os.O_RDWR | os.O_CREAT)
+    order = syncer.store([file])
+    os.close(file)
+    assert order is not None
+    assert wait_until(lambda: calls.stat().st_size == 1)
+    syncer.close()
+    assert order.is_over(60)
+    with pytest.raises(Problem) as caught:
+        order.numbers()
+    assert (caught.value.operation, caught.value.errno) == ("fdatasync", errno.EIO)
+    order.close()
+
+
+def test_where_the_limit_of_open_files_is_met_the_caller_syncs(syncer: Syncer, area: Path) -> None:
+    syncer.start()
+    files = [os.open(area / f"{number}", os.O_RDWR | os.O_CREAT) for number in range(8)]
+    assert stored(syncer, files[:1]) == [0], "it is there"
+    assert syncer._process is not None
+    resource.prlimit(syncer._process.pid, resource.RLIMIT_NOFILE, (8, 8))
+    try:
+        assert stored(syncer, files) is None
+        assert stored(syncer, files[:1]) == [0]
+    finally:
+        for file in files:
+            os.close(file)
 
 
 def test_no_signal_ends_it_but_sigkill(syncer: Syncer, directory: int) -> None:
@@ -133,6 +214,11 @@ def test_where_it_cannot_be_started_the_sync_is_made_here(
 ) -> None:
     monkeypatch.setattr(sys, "executable", program)
     syncer.start()
+    order = syncer.store([directory])
+    if order is not None:
+        assert order.is_over(60)
+        assert order.numbers() is None, "the caller syncs"
+        order.close()
     syncer.sync(directory)
     searched = os.open(area, os.O_PATH)
     try:

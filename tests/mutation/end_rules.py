@@ -183,14 +183,14 @@ ENDS = (
     Rule(
         "a halted rank takes no further tasks",
         "node.py",
-        "if self.halted is not None and (self.queue.is_work(task) or task.phase != self.phase):",
+        "if self.halted is not None and (self.queue.may_drop(task) or task.phase != self.phase):",
         "if False:",
         (DIRECTED + "test_a_halt_before_the_start_of_a_rank_alone",),
     ),
     Rule(
         "a halted rank keeps addressed tasks that come",
         "node.py",
-        "if self.halted is not None and (self.queue.is_work(task) or task.phase != self.phase):",
+        "if self.halted is not None and (self.queue.may_drop(task) or task.phase != self.phase):",
         "if self.halted is not None:",
         (HALTED,),
     ),

@@ -83,10 +83,24 @@ WAITS = (
         (DRIVER_WAITS + "test_a_note_never_waits",),
     ),
     Rule(
+        "a note that may wait for storage is dropped",
+        "queue.py",
+        "return self.is_work(task) or self._is_slow_note(task)",
+        "return self.is_work(task)",
+        (DRIVER_WAITS + "test_a_note_that_may_wait_for_storage_is_dropped_as_work_is",),
+    ),
+    Rule(
+        "what has waited ends in time",
+        "driver.py",
+        "            if until <= now and self._node",
+        "            if until <= 0 and self._node",
+        (DRIVER_WAITS + "test_told_to_stop_what_has_waited_and_does_not_end_is_dropped",),
+    ),
+    Rule(
         "tickets are cancelled when the job is told to stop",
         "driver.py",
-        "        self._is_ending = True\n        self._cancel()\n",
-        "        self._is_ending = True\n",
+        "            self._is_ending = True\n            self._cancel()\n",
+        "            self._is_ending = True\n",
         (STOPPED,),
     ),
     Rule(

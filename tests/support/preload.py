@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+STORING = Path(__file__).parent / "storing.c"
 HANGING = Path(__file__).parents[1] / "chaos" / "hanging.c"
 
 _made: list[Path] = []

@@ -27,7 +27,7 @@ from pcopy.tasks.base.kind import Kind, Note, Steps
 from pcopy.tasks.base.ledger import Awaited, Ledger
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result, Tried
-from pcopy.tasks.base.storing import data_stored
+from pcopy.tasks.base.storing import data_stored, stored
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.files.existing import look
 
@@ -93,7 +93,7 @@ class UnpackPart(Kind, code=180, doing="unpacking a part of", is_note=False):
                 rank.counters[counts.MOVED] += moved
                 yield None
             if rank.options.sync and rank.hosts.number > 1:  # no other host can store what this one has in its cache
-                yield from data_stored(writing)
+                yield from data_stored(rank, writing)
         except BaseException:
             abandon(writing)
             raise
@@ -106,8 +106,10 @@ class PartUnpacked(Note, code=181, doing="noting a part of a file"):
     temporary: bytes
     problem: Plain | None
 
-    def run(self, rank: Rank, result: Result) -> None:
-        rank.own(UnpackedFiles).take(self.temporary, self, result)
+    may_be_dropped = True
+
+    def run(self, rank: Rank, result: Result) -> Steps | None:
+        return rank.own(UnpackedFiles).take(self.temporary, self, result)
 
 
 class UnpackedFile(NamedTuple):
@@ -121,30 +123,38 @@ class UnpackedFile(NamedTuple):
 class UnpackedFiles(Ledger[bytes, UnpackedFile, PartUnpacked]):
     """Those that this rank has made, by their temporary names."""
 
+    def __init__(self, rank: Rank) -> None:
+        super().__init__(rank)
+        self._unnamed: dict[bytes, UnpackedFile] = {}
+        """Those that are whole, and wait for storage."""
+
     def noted(self, awaited: Awaited[UnpackedFile], note: PartUnpacked) -> None:
         if note.problem is not None and awaited.problem is None:
             awaited.problem = Problem.from_plain(note.problem)
             self._remove(awaited.opened)  # so that parts still to come end quickly
 
-    def ended(self, awaited: Awaited[UnpackedFile], result: Result) -> None:
-        told = awaited.opened.told
+    def ended(self, awaited: Awaited[UnpackedFile], result: Result) -> Steps:
+        file, told = awaited.opened, awaited.opened.told
+        self._unnamed[file.temporary] = file
         try:
             if awaited.problem is not None:
                 raise awaited.problem
-            self._finish(awaited.opened, result)
+            yield from self._finish(file, result)
         except Problem as problem:
             result.fail(place_of(told.path), told.name, problem, told.member.size, retry=Tried.NEVER)
+        del self._unnamed[file.temporary]
 
-    def _finish(self, file: UnpackedFile, result: Result) -> None:
+    def _finish(self, file: UnpackedFile, result: Result) -> Steps:
         """It is whole. Raises ``Problem``."""
         rank, told = self._rank, file.told
         directory = rank.targets[0].open(told.path)
         inherits = bool(told.path) and may_inherit_acl(directory, status_of(directory).st_uid)
         extracting = Extracting(rank, result, directory, told.path, inherits=inherits)
         with NewFile.again(directory, file.temporary, file.made) as new:
+            new.reopen(told.member.size)
+            yield from stored(rank, new)
             present = look(directory, told.name)
             rank.own(OpenArchive).spare(present)
-            new.reopen(told.member.size)
             applied = extracting.dress(new, told.member)
             new.commit(told.name, present, store=rank.options.sync)
         extracting.tell(told, applied, new.shortcoming)
@@ -155,6 +165,7 @@ class UnpackedFiles(Ledger[bytes, UnpackedFile, PartUnpacked]):
 
     def discard(self) -> None:
         """The job ends before they are whole."""
-        for awaited in self.awaited.values():
-            self._remove(awaited.opened)
+        for file in (*(awaited.opened for awaited in self.awaited.values()), *self._unnamed.values()):
+            self._remove(file)
         self.awaited.clear()
+        self._unnamed.clear()

@@ -47,6 +47,8 @@ class Kind(tuple[Any, ...]):
     """What a rank does with it, for people: ``copying files of``. The path follows, if it is about a directory."""
     is_note: ClassVar[bool]
     """Does it end at once and only tell one rank something, so that a job that stops still runs it?"""
+    may_be_dropped: ClassVar[bool] = False
+    """True for a note that a job which stops drops all the same, since it may wait for storage."""
     columns: ClassVar[tuple[str, ...]] = ()
     """Of ``Divisible``: the fields that have as many bytes for each of the names."""
     waits_for_others: ClassVar[bool] = False

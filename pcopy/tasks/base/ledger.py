@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 from pcopy.engine.task import TaskId
 from pcopy.errors import InvariantBroken
 from pcopy.fsio.problem import Problem
+from pcopy.tasks.base.kind import Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 
@@ -41,8 +42,8 @@ class Ledger(Generic[Key, Opened, Note]):
         """Takes what a note tells."""
         raise NotImplementedError
 
-    def ended(self, awaited: Awaited[Opened], result: Result) -> None:
-        """Does what is to be done after the last note."""
+    def ended(self, awaited: Awaited[Opened], result: Result) -> Steps | None:
+        """Does what is to be done after the last note, at once or in slices."""
         raise NotImplementedError
 
     def open(self, key: Key, opened: Opened, parts: int, result: Result) -> None:
@@ -52,17 +53,21 @@ class Ledger(Generic[Key, Opened, Note]):
         for note, task_id in self._early.pop(key, []):
             self._take(key, note, task_id, result)
 
-    def take(self, key: Key, note: Note, result: Result) -> None:
-        """One part less to wait for. If nobody has told of what it belongs to yet, the ``note`` waits."""
+    def take(self, key: Key, note: Note, result: Result) -> Steps | None:
+        """One part less to wait for. If nobody has told of what it belongs to yet, the ``note`` waits.
+
+        Returns what ``ended`` does in slices.
+        """
         result.hold()
         if key in self.awaited:
-            self._take(key, note, result.id, result)
-        elif self._rank.job.run > 1:
+            return self._take(key, note, result.id, result)
+        if self._rank.job.run > 1:
             self._early.setdefault(key, []).append((note, result.id))
         else:
             raise InvariantBroken(f"a part of {key!r}, which is not awaited on rank {self._rank.number}")
+        return None
 
-    def _take(self, key: Key, note: Note, task_id: TaskId, result: Result) -> None:
+    def _take(self, key: Key, note: Note, task_id: TaskId, result: Result) -> Steps | None:
         awaited = self.awaited[key]
         awaited.held.append(task_id)
         self.noted(awaited, note)
@@ -70,4 +75,5 @@ class Ledger(Generic[Key, Opened, Note]):
         if not awaited.remaining:
             del self.awaited[key]
             result.settle(awaited.held)
-            self.ended(awaited, result)
+            return self.ended(awaited, result)
+        return None

@@ -135,7 +135,8 @@ class Rank(BothSides):
         self.spellings = Spellings()
         self.namer = Namer()
         self.began = time.monotonic()
-        self.syncer = Syncer()
+        self.syncer, self.storer = Syncer(), Syncer()
+        """What syncs file systems, and single files before they get their names: these do not wait for those."""
         self.hosts = Hosts(hosts, number, size)
         self.keeps = job.copies and job.options.keeps
         """Is what is copied named at last, and without replacing anything unasked?"""

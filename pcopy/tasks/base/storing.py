@@ -4,61 +4,86 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator
-from contextlib import suppress
+from contextlib import closing
 
-from pcopy import libc
 from pcopy.beside import done_beside
-from pcopy.fsio.close import let_go, store_data
+from pcopy.fsio.close import let_go, noted, raise_unless_stored, store_data
 from pcopy.fsio.kernel.interface import SMALL_FILE
 from pcopy.fsio.new_file import NewFile
-from pcopy.fsio.problem import failing
+from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
+from pcopy.fsio.syncer import MOST_FILES
 from pcopy.tasks.base.rank import Rank
 
 NAP = 0.005
 """Seconds that a slice waits for the storage."""
 
-TOGETHER = 16
-"""Small files that wait together: so many share a commit of the file system's journal. Each holds two descriptors."""
 
-
-def data_stored(descriptor: int) -> Generator[None, None, None]:
+def data_stored(rank: Rank, descriptor: int) -> Generator[None, None, None]:
     """Yield until the contents of an open file are on stable storage; raise ``Problem``.
 
-    For a file that is not small another thread waits: the rank must answer messages and signals meanwhile.
+    The process that syncs for the rank makes the call, which hangs if the storage does: the rank must answer messages
+    and signals meanwhile, and must be able to end.
     """
-    if status_of(descriptor).st_size <= SMALL_FILE:
-        store_data(descriptor)
-        return
-    errors: list[Exception] = []
-    with failing("dup"):
-        own = os.dup(descriptor)  # the caller may close its descriptor before the thread is done: a job that stops
+    (problem,) = yield from _stored(rank, [descriptor])
+    if problem is not None:
+        raise problem
+
+
+def _stored(rank: Rank, descriptors: list[int]) -> Generator[None, None, list[Problem | None]]:
+    """Yield until the contents of open files are on stable storage; return what each of them has met."""
+    rank.storer.start()
+    order, numbers = rank.storer.store(descriptors), None
+    if order is not None:
+        with closing(order), noted("fdatasync", descriptors[0]):
+            while not order.is_over(NAP):
+                yield
+            try:
+                numbers = order.numbers()
+            except Problem as problem:
+                return [problem] * len(descriptors)
+    if numbers is None:
+        return (yield from _stored_here(descriptors))
+    problems = list[Problem | None]()
+    for number in numbers:
+        try:
+            raise_unless_stored(number)
+            problems.append(None)
+        except Problem as problem:
+            problems.append(problem)
+    return problems
+
+
+def _stored_here(descriptors: list[int]) -> Generator[None, None, list[Problem | None]]:
+    """As ``_stored``, by a thread of this process: the system refuses another process."""
+    problems: list[Problem | None] = []
+    with failing("dup"):  # the caller may close its descriptors before the thread is done: a job that stops
+        own = [os.dup(descriptor) for descriptor in descriptors]
 
     def store() -> None:
-        try:
-            store_data(own)
-        except Exception as error:  # for the thread that runs tasks
-            errors.append(error)
-        finally:
-            let_go(own)
+        for descriptor in own:
+            try:
+                store_data(descriptor)
+                problems.append(None)
+            except Problem as problem:
+                problems.append(problem)
+            finally:
+                let_go(descriptor)
 
     yield from done_beside(store, NAP)
-    if errors:
-        raise errors[0]
+    return problems
 
 
 class StoredTogether:
-    """Small files of one task that wait for stable storage together, each in the generator that has written it.
-
-    The storage begins to write all of them before the first one is waited for.
-    """
+    """Small files of one task that wait for stable storage together, each in the generator that has written it."""
 
     def __init__(self) -> None:
         self._files: list[NewFile] = []
+        self._problems: dict[NewFile, Problem | None] = {}
 
     @property
     def is_full(self) -> bool:
-        return len(self._files) >= TOGETHER
+        return len(self._files) >= MOST_FILES
 
     def __len__(self) -> int:
         return len(self._files)
@@ -67,24 +92,31 @@ class StoredTogether:
         """Add a file that is written, and open."""
         self._files.append(new)
 
-    def begin(self) -> None:
-        """Begin to write all files to storage, and forget them: from now on each may be waited for."""
+    def store(self, rank: Rank) -> Generator[None, None, None]:
+        """Yield until the contents of all files are on stable storage; the generator of each may go on then."""
         files, self._files = self._files, []
-        for new in files:
-            with suppress(OSError):  # the sync of the file reports what is wrong
-                libc.sync_file_range(new.descriptor, 0, 0, libc.WRITE)
+        if files:
+            problems = yield from _stored(rank, [new.descriptor for new in files])
+            self._problems = dict(zip(files, problems, strict=True))
+
+    def check(self, new: NewFile) -> None:
+        """Raise the ``Problem`` that a file has met, if any."""
+        problem = self._problems.pop(new)
+        if problem is not None:
+            raise problem
 
 
 def stored(rank: Rank, new: NewFile, together: StoredTogether | None = None) -> Generator[None, None, None]:
     """Yield until the file ``new``, whose contents are written, may get its final name; raise ``Problem``.
 
-    A small file is added to ``together``, and ``commit`` waits for it.
+    A small file is added to ``together``, whose owner goes on with this generator when it has stored the files.
     """
     if not (rank.options.sync and new.awaits_storage):
         return
     if together is not None and status_of(new.descriptor).st_size <= SMALL_FILE:
         together.add(new)
         yield
+        together.check(new)
     else:
-        yield from data_stored(new.descriptor)
-        new.note_stored()
+        yield from data_stored(rank, new.descriptor)
+    new.note_stored()

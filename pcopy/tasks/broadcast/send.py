@@ -26,6 +26,7 @@ from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Kind, Note, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.storing import stored
 from pcopy.tasks.broadcast.directory import HostDirectory, on_host
 from pcopy.text import shown
 
@@ -175,7 +176,7 @@ class Send(Kind, code=162, doing="reading files and sending them", is_note=False
                 raise Cancelled
         parts, is_last = source.piece(result)
         if parts:
-            stream.take(parts, result)
+            yield from stream.take(parts, result)
         if not is_last:
             result.spawn(Send(()), owner=0)
 
@@ -185,8 +186,10 @@ class Piece(Note, code=163, doing="writing files and passing them on"):
 
     parts: tuple[tuple[int, bytes, int, Attributes | None], ...]
 
-    def run(self, rank: Rank, result: Result) -> None:
-        rank.own(Stream).take(self.parts, result)
+    may_be_dropped = True
+
+    def run(self, rank: Rank, result: Result) -> Steps:
+        return rank.own(Stream).take(self.parts, result)
 
 
 class Passed(Note, code=164, doing="going on with the stream"):
@@ -235,9 +238,9 @@ class Stream:
         """Has one of the hosts that this one sends to no room for a piece?"""
         return any(number >= WINDOW for number in self._under_way.values())
 
-    def take(self, parts: tuple[Part, ...], result: Result) -> None:
+    def take(self, parts: tuple[Part, ...], result: Result) -> Steps:
         for part in parts:
-            self._writing.take(part, result)
+            yield from self._writing.take(part, result)
         self._waiting.append(parts)
         self._pass_on(result)
 
@@ -273,7 +276,7 @@ class Writing:
         self._size = 0
         self._is_hollow = self._stays = False
 
-    def take(self, part: Part, result: Result) -> None:
+    def take(self, part: Part, result: Result) -> Steps:
         if not self._target.is_written:
             return
         what, data, number, attributes = part
@@ -283,7 +286,7 @@ class Writing:
             elif what == DATA:
                 self._write(data, number)
             elif what == END and attributes is not None:
-                self._end(data, number, attributes, result)
+                yield from self._end(data, number, attributes, result)
             elif what == CUT and (self._new is not None or self._stays):
                 self.abandon()
                 result.count(counts.FAILED)
@@ -316,7 +319,7 @@ class Writing:
                     done += os.pwrite(self._new.descriptor, memoryview(data)[done:end], at + done)
         self._rank.counters[counts.MOVED] += len(data)
 
-    def _end(self, digest: bytes, size: int, attributes: Attributes, result: Result) -> None:
+    def _end(self, digest: bytes, size: int, attributes: Attributes, result: Result) -> Steps:
         if self._stays:
             result.count(counts.SKIPPED)
             result.count(counts.SKIPPED_BYTES, size)
@@ -329,6 +332,8 @@ class Writing:
         options = self._rank.options
         if self._is_hollow:
             new.extend(size)
+            if not options.fsync:
+                yield from stored(self._rank, new)
         inherits = has_default_acl(self._target.descriptor)
         applied = new.dress(attributes, options.preserve, options.umask, inherits=inherits)
         new.commit(self._name, sync=options.fsync, store=options.sync)

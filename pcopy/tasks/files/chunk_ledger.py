@@ -6,20 +6,18 @@ The note of the last one spawns FinishFile. A resumed job tells its notes in any
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 
 from pcopy.engine.task import Task
 from pcopy.fsio.in_place import incomplete
 from pcopy.fsio.problem import Plain, Problem
-from pcopy.fsio.temporary import made_by, remove
+from pcopy.fsio.temporary import made_by
 from pcopy.named import NamedTuple
 from pcopy.tasks.base.gathered import split_digests
 from pcopy.tasks.base.kind import Gone, Note
 from pcopy.tasks.base.ledger import Awaited, Ledger
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import OpenFile
-from pcopy.tasks.files.finish_file import FinishFile, OfFile, opened_failed
+from pcopy.tasks.files.finish_file import FinishFile, OfFile, discard, opened_failed
 
 
 class FileOpened(OfFile, code=13, doing="waiting for the chunks of", is_note=True):
@@ -92,17 +90,9 @@ class ChunkLedger(Ledger[bytes, FileInChunks, ChunkDone]):
         if awaited.problem is None:
             digest = rank.hashing.chunks(file.version.size, parts.roots) if rank.digests else b""
             finish = FinishFile(file, digest, parts.opened.chunk, bytes(parts.writers))
-            result.spawn(finish, owner=rank.number)  # here, so that an early stop finishes or removes it
+            result.spawn(finish, owner=rank.number)  # here, so that a job of which nothing is kept removes the file
         else:
             opened_failed(rank, result, file, awaited.problem)
-
-
-def discard(rank: Rank, file: OpenFile) -> None:
-    """Removes the temporary file, if its directory is still there. (What is written over is nobody's to remove.)"""
-    if file.over:
-        return
-    with suppress(Problem):  # the directory itself is gone or was replaced, which fails its items on its own
-        remove(rank.open_target(file.item.place), file.temporary)
 
 
 def discard_all(rank: Rank, since: int = 1) -> None:

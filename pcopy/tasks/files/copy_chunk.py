@@ -163,7 +163,7 @@ def _copy(task: CopyChunk, rank: Rank) -> Generator[None, None, list[bytes]]:
                 if not sync and _must_store(task, rank):
                     from pcopy.tasks.base.storing import data_stored
 
-                    yield from data_stored(writing)
+                    yield from data_stored(rank, writing)
             except BaseException:
                 abandon(writing)
                 raise

@@ -106,16 +106,16 @@ def _with_care(rank: Rank, result: Result, items: Sequence[Item], waiting: Waiti
             else:
                 waiting_steps.pop()
             if together.is_full:
-                yield from _named(together, waiting_steps)
-        yield from _named(together, waiting_steps)
+                yield from _named(rank, together, waiting_steps)
+        yield from _named(rank, together, waiting_steps)
     finally:
         for steps in waiting_steps:
             steps.close()  # which leaves nothing of the file
 
 
-def _named(together: StoredTogether, waiting_steps: list[Steps]) -> Steps:
+def _named(rank: Rank, together: StoredTogether, waiting_steps: list[Steps]) -> Steps:
     """Goes on with files that wait for stable storage, until they have their names."""
-    together.begin()
+    yield from together.store(rank)
     while waiting_steps:
         yield from waiting_steps[0]
         del waiting_steps[0]

@@ -7,6 +7,7 @@ import os
 import stat
 import time
 from collections.abc import Generator
+from contextlib import suppress
 
 from pcopy.engine.task import Task
 from pcopy.fsio.attributes import Attributes, apply_attributes, read_attributes
@@ -17,7 +18,7 @@ from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.nodes import handle_of, open_node
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.source import check_unchanged, status_of
-from pcopy.fsio.temporary import made_by
+from pcopy.fsio.temporary import made_by, remove
 from pcopy.named import NamedTuple
 from pcopy.signature.items import FILE
 from pcopy.tasks.base.actions import Action, How
@@ -55,9 +56,15 @@ class FinishFile(OfFile, code=16, doing="finishing", is_note=True):
     chunk: int
     writers: bytes
 
+    may_be_dropped = True
+
     @property
     def attempt(self) -> int:
         return self.file.item.attempt
+
+    def discard(self, rank: Rank, since: int) -> None:
+        if made_by(self.file.temporary)[0] >= since:
+            discard(rank, self.file)
 
     def run(self, rank: Rank, result: Result) -> Steps:
         """In one slice once its contents are stored; the source must still be of the version that its chunks were
@@ -88,6 +95,14 @@ class Opened(dict[bytes, int]):
 
     def __init__(self, rank: Rank) -> None:
         super().__init__()
+
+
+def discard(rank: Rank, file: OpenFile) -> None:
+    """Remove the temporary file, if its directory is still there. A file that is written over is not pcopy's."""
+    if file.over:
+        return
+    with suppress(Problem):  # the directory itself has gone or was replaced, which fails its items on its own
+        remove(rank.open_target(file.item.place), file.temporary)
 
 
 def opened_failed(rank: Rank, result: Result, file: OpenFile, problem: Problem) -> None:

@@ -22,7 +22,7 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.storing import stored
 from pcopy.tasks.base.values import Known, OpenFile, Place
-from pcopy.tasks.files.finish_file import Opened
+from pcopy.tasks.files.finish_file import Opened, discard
 from pcopy.tasks.files.layouts import layout_at, tell_layout
 from pcopy.tasks.recode.goal import checked, commit, goal_of
 
@@ -51,6 +51,12 @@ class FinishRecoded(OfRecoded, code=176, doing="finishing", is_note=True):
 
     frames: bytes
     digest: bytes
+
+    may_be_dropped = True
+
+    def discard(self, rank: Rank, since: int) -> None:
+        if made_by(self.file.temporary)[0] >= since:
+            discard(rank, self.file)
 
     def run(self, rank: Rank, result: Result) -> Steps:
         """In one slice but for the wait for storage; the source must still be of the version that its parts were read

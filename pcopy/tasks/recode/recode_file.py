@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
-from contextlib import suppress
 
 from pcopy.fsio.attributes import free_from_acl
 from pcopy.fsio.close import abandon, close_written
@@ -22,7 +21,7 @@ from pcopy.fsio.problem import Plain, Problem
 from pcopy.fsio.recode import read_span, room_for, write_contents
 from pcopy.fsio.seekable_zstd import SeekTable, compress_frame, read_frame
 from pcopy.fsio.source import Version, check_unchanged
-from pcopy.fsio.temporary import made_by, remove, reopen
+from pcopy.fsio.temporary import made_by, reopen
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.attempts import failed_or_retried
 from pcopy.tasks.base.kind import Note, OfItem, Steps
@@ -32,7 +31,7 @@ from pcopy.tasks.base.spreading import chunk_size
 from pcopy.tasks.base.storing import data_stored
 from pcopy.tasks.base.values import Item, OpenFile, Place, pack_numbers
 from pcopy.tasks.files.existing import inherits_acl
-from pcopy.tasks.files.finish_file import Opened
+from pcopy.tasks.files.finish_file import Opened, discard
 from pcopy.tasks.recode.finish_recoded import FinishRecoded, OfRecoded, recoding_failed
 from pcopy.tasks.recode.goal import checked, goal_of, is_for_the_list, level_of, span_for, stays
 from pcopy.tasks.recode.parts import Division, Packed, Parts, packed_table, unpacked_table
@@ -115,7 +114,7 @@ class RecodePart(OfRecoded, code=173, doing="recoding a part of", is_note=False)
 
     def discard(self, rank: Rank, since: int) -> None:
         if made_by(self.file.temporary)[0] >= since:
-            _discard(rank, self.file)
+            discard(rank, self.file)
 
     def run(self, rank: Rank, result: Result) -> Steps:
         if not self.is_of(rank):
@@ -155,7 +154,7 @@ class PartDone(Note, code=174, doing="noting a part of a file"):
         opened, parts = rank.own(Recoded)[self.temporary]
         if self.problem is not None and parts.problem is None:
             parts.problem = Problem.from_plain(self.problem)
-            _discard(rank, opened.file)  # so that parts under way end quickly
+            discard(rank, opened.file)  # so that parts under way end quickly
         if self.holder < 0:
             parts.ended()
         else:
@@ -177,14 +176,16 @@ class WritePart(OfRecoded, code=175, doing="writing a part of", is_note=True):
     number: int
     offset: int
 
-    def run(self, rank: Rank, result: Result) -> None:
+    may_be_dropped = True
+
+    def run(self, rank: Rank, result: Result) -> Steps:
         if not self.is_of(rank):
             return
         file, told = self.file, None
         frames = rank.own(Kept).pop((file.temporary, self.number))
         if self.offset >= 0:
             try:
-                _write(self, frames, rank)
+                yield from _write(self, frames, rank)
                 rank.succeeded()
             except Problem as problem:
                 rank.failed(problem)
@@ -281,7 +282,7 @@ def _decompress(task: RecodePart, rank: Rank) -> Steps:
             check_unchanged(reading, file.version)
             sync = rank.syncs_items(file.item.place)
             if not sync and _must_store(rank):
-                yield from data_stored(writing)
+                yield from data_stored(rank, writing)
         except BaseException:
             abandon(writing)
             raise
@@ -294,7 +295,7 @@ def _must_store(rank: Rank) -> bool:
     return rank.options.sync and rank.hosts.number > 1
 
 
-def _write(task: WritePart, frames: list[bytes], rank: Rank) -> None:
+def _write(task: WritePart, frames: list[bytes], rank: Rank) -> Steps:
     """Raises ``Problem``."""
     file, at = task.file, task.offset
     writing = reopen(rank.open_target(file.item.place), file.temporary, file.made, task.room)
@@ -302,17 +303,20 @@ def _write(task: WritePart, frames: list[bytes], rank: Rank) -> None:
         for frame in frames:
             write_all(writing, frame, at)
             at += len(frame)
+        sync = rank.syncs_items(file.item.place)
+        if not sync and _must_store(rank):
+            yield from data_stored(rank, writing)
     except BaseException:
         abandon(writing)
         raise
-    close_written(writing, sync=rank.syncs_items(file.item.place), store=_must_store(rank))
+    close_written(writing, sync=sync)
 
 
 def _ended(opened: RecodeOpened, parts: Parts, rank: Rank, result: Result) -> None:
     """The last part is settled."""
     file = opened.file
     if parts.problem is not None:
-        _discard(rank, file)
+        discard(rank, file)
         recoding_failed(rank, result, file, parts.problem)
         return
     digest = rank.hashing.chunks(file.version.size, parts.roots) if rank.digests else b""
@@ -320,16 +324,10 @@ def _ended(opened: RecodeOpened, parts: Parts, rank: Rank, result: Result) -> No
     result.spawn(FinishRecoded(file, opened.room, frames, digest), owner=rank.number)
 
 
-def _discard(rank: Rank, file: OpenFile) -> None:
-    """Removes the temporary file, if its directory is still there."""
-    with suppress(Problem):  # the directory itself has gone or was replaced, which fails its items on its own
-        remove(rank.open_target(file.item.place), file.temporary)
-
-
 def discard_all(rank: Rank, since: int = 1) -> None:
     """Removes what an early stop leaves behind, if the run ``since``, or a later one, has made it."""
     recoded = rank.own(Recoded)
     for temporary, (opened, _) in recoded.items():
         if made_by(temporary)[0] >= since:
-            _discard(rank, opened.file)
+            discard(rank, opened.file)
     recoded.clear()
