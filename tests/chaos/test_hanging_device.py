@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -26,6 +26,9 @@ from tests.support.processes import Run, background, wait_until
 from tests.support.users import require_root
 
 INNER, OUTER = 400 << 20, 700 << 20
+
+HANGS_FOR = 0.3
+"""Seconds in the kernel after which a call hangs."""
 
 
 @pytest.fixture(scope="module")
@@ -66,15 +69,26 @@ def device(area: Path) -> Iterator[Device]:
         yield Device(below, point)
 
 
-def hanging(run: Run) -> list[int]:
-    """Those of its processes that no signal can end at the moment: a thread is in state D."""
-    return [pid for pid in run.processes() if "D" in _states(pid)]
+def hanging(run: Run) -> set[Path]:
+    """The threads of its processes that no signal can end, by their names in /proc: they stay in state D.
+
+    Any thread is in that state for a moment now and then.
+    """
+    threads = {thread for pid in run.processes() for thread in Path(f"/proc/{pid}/task").glob("*")}
+    if waiting := waiting_of(threads):
+        time.sleep(HANGS_FOR)
+    return waiting_of(waiting)
 
 
-def _states(pid: int) -> list[str]:
+def waiting_of(threads: Iterable[Path]) -> set[Path]:
+    """Those that are in state D. The first thread of their process may have ended."""
+    return {thread for thread in threads if _state_of(thread) == "D"}
+
+
+def _state_of(thread: Path) -> str:
     with suppress(OSError):
-        return [file.read_text().rsplit(")", 1)[1].split()[0] for file in Path(f"/proc/{pid}/task").glob("*/stat")]
-    return []
+        return (thread / "stat").read_text().rsplit(")", 1)[1].split()[0]
+    return ""
 
 
 @pytest.mark.in_turn(1)
@@ -97,13 +111,15 @@ def test_a_sync_that_hangs_in_the_kernel_does_not_keep_the_job(
             assert wait_until(lambda: run.process.poll() is not None or hanging(run))
             assert run.process.poll() is None, run.process.communicate()
             time.sleep(0.5)
+            threads = hanging(run)
             run.send_signal(signal.SIGTERM)
             _, err = run.process.communicate(timeout=GRACE)
             assert run.process.returncode == STOPPED, err
             assert b"pcopy: to go on: pcopy --resume" in err
-            assert hanging(run), "it was no sync that hangs"
+            assert waiting_of(threads), "it was no sync that hangs"
             frozen.close()
             assert run.survivors() == []
+            assert wait_until(lambda: not waiting_of(threads))
     succeed("--resume", ranks=3, env=env)
     assert differences(tree, copy) == []
     assert os.listdir(area / "state" / "pcopy") == []
