@@ -6,7 +6,7 @@ socket that ties them, and ends with the rank, or as soon as its calls do.
 
 Each order to sync carries the open descriptors (SCM_RIGHTS, unix(7)), and so hands over the open file descriptions: the
 kernel (since Linux 5.8) reports each failed write-back once to each of those that were open at the time. It also
-carries a socket for the answer, so that several orders may be under way.
+carries a socket for the answer: file systems are synced one after the other, and files at the same time.
 
 It is a new program and no fork: many MPIs don't bear a fork, since memory that they have registered with the network
 adapter would be copied. It blocks all signals from the start, because a signal that stops a job goes to all its
@@ -318,6 +318,9 @@ def serve() -> None:
         what, number = message
         descriptors = _received(ancillary)
         if not descriptors:  # the limit of open files was met, which ends the order
+            continue
+        if what == _FILE_SYSTEM:
+            _answer(what, number, descriptors)
             continue
         try:
             start_new_thread(_answer, (what, number, descriptors))

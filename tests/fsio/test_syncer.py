@@ -90,7 +90,7 @@ def test_several_files_are_stored_and_each_has_its_errno(syncer: Syncer, area: P
             os.close(file)
 
 
-def test_a_file_system_does_not_wait_for_a_file(syncer: Syncer, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_waits_for_a_file(syncer: Syncer, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither does another file wait; the process has closed what it has stored."""
     calls = area / "calls"
     calls.write_bytes(b"")
