@@ -113,6 +113,7 @@ _NUMBER = struct.Struct("=i")
 says that the process is there."""
 
 _NOT_SYNCED = -1
+"""Instead of an errno: the process has synced nothing, since it may open no more files."""
 
 _FILE_SYSTEM, _FILES = 0, 1
 """What an order is for: the first byte of its message. The second is the number of descriptors."""
