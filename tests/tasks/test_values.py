@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import pcopy.tasks.archive.arrange
 import pcopy.tasks.archive.digest_members
 import pcopy.tasks.archive.read_headers
+import pcopy.tasks.archive.rivals
 import pcopy.tasks.archive.sync_archive
 import pcopy.tasks.archive.unpack
 import pcopy.tasks.bench.measure
