@@ -178,12 +178,22 @@ def test_nothing_is_left_of_a_job_that_cannot_be_stored(tree: Path, area: Path, 
 
 
 @pytest.mark.in_turn(1)
-@pytest.mark.parametrize("calls", ["rename,renameat,renameat2", "unlink,unlinkat", "rmdir"])
-def test_what_a_kill_leaves_of_no_job_goes_after_a_day(tree: Path, area: Path, env: dict[str, str], calls: str) -> None:
-    """A job that is not stored yet, or over, is none that anybody could resume or discard."""
+@pytest.mark.parametrize(
+    ("calls", "place"),
+    [("rename,renameat,renameat2", ""), ("unlink,unlinkat", ""), ("unlinkat", "state/pcopy")],
+    ids=["rename", "unlink", "rmdir"],
+)
+def test_what_a_kill_leaves_of_no_job_goes_after_a_day(
+    tree: Path, area: Path, env: dict[str, str], calls: str, place: str
+) -> None:
+    """A job that is not stored yet, or over, is none that anybody could resume or discard.
+
+    ``place``: only calls in this directory count.
+    """
     state = area / "state/pcopy"
     words = ("--checkpoint-interval", "0.02", "-T", tree)
     kill = ["-f", "-qq", "-o", os.devnull, "-e", f"trace={calls}", "-e", f"inject={calls}:signal=KILL:when=1"]
+    kill += ["-P", str(area / place)] if place else []
     assert pcopy(*words, area / "copy-1", ranks=2, env=env, wrap=["strace", *kill]).returncode != 0
     (left,) = state.iterdir()
     assert listed(env=env) == []

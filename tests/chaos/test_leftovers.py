@@ -28,9 +28,18 @@ def write(path: Path) -> Path:
 
 
 def killed(
-    area: Path, env: dict[str, str], slow: Path, copy: Path, *arguments: Argument, on_record: bool = True
+    area: Path,
+    env: dict[str, str],
+    slow: Path,
+    copy: Path,
+    *arguments: Argument,
+    on_record: bool = True,
+    after: Path | None = None,
 ) -> str:
-    """Runs pcopy on one rank, kills it while it fills ``copy`` from the file ``slow``, and returns the job's name."""
+    """Run pcopy on one rank, kill it while it fills ``copy`` from the file ``slow``, and return the job's name.
+
+    ``after``: not before this file exists.
+    """
     words: list[Argument] = []
     if "--resume" not in arguments:
         words = ["--hash", "xxh3-128", "--signature", area / "sig"]
@@ -38,7 +47,7 @@ def killed(
     before = under_way(area)
 
     def is_under_way() -> bool:
-        return bool(under_way(area) - before)
+        return bool(under_way(area) - before) and (after is None or after.exists())
 
     def epochs() -> int:
         with suppress(FileNotFoundError):  # an earlier run's is being removed
@@ -107,7 +116,7 @@ def test_discarding_removes_what_earlier_runs_have_left(area: Path, env: dict[st
     (left,) = temporaries(bytes(copy))
     first = copy / Path(os.fsdecode(left)).parent
     (last,) = {copy / "a", copy / "b"} - {first}
-    name = killed(area, env, source / last.name / "file", last / "file", "--resume")
+    name = killed(area, env, source / last.name / "file", last / "file", "--resume", after=first / "file")
     assert (first / "file").exists() and left in temporaries(bytes(copy))
     succeed("--discard", name, env=env)
     assert temporaries(bytes(copy)) == []

@@ -42,7 +42,7 @@ ROWS = {
     **{
         f"{program} {option}": Row(program, (option, "DIR", *words), is_job=True)
         for program in COPIES
-        for option, words in (("--resume", ()), ("--discard", ()), ("--control", ("bwlimit=0",)))
+        for option, words in (("--resume", ("--bwlimit", "0")), ("--discard", ()), ("--control", ("bwlimit=0",)))
     },
     **{
         f"{program} {variable}": Row(program, words, {"XDG_STATE_HOME": "", variable: "DIR"})
@@ -91,9 +91,9 @@ def place(area: Path) -> Path:
 
 def unfinished(place: Path) -> None:
     """Leave a job in ``real/dir`` that has been stopped."""
-    words = ("--bwlimit", "64K", "--checkpoint", place / "real/dir", f"{place}/src/", place / "dst")
+    words = ("--bwlimit", "64K", "--checkpoint", place / "real/dir", "--checkpoint-interval", "0.1")
     (place / "src/large").write_bytes(os.urandom(4 << 20))
-    with background(*words, ranks=1) as run:
+    with background(*words, f"{place}/src/", place / "dst", ranks=1) as run:
         assert wait_until(lambda: (place / "real/dir/job").exists() and (place / "real/dir/current").exists())
         run.send_signal(signal.SIGTERM)
         assert run.end(20) == 75
@@ -157,7 +157,7 @@ def test_state_directories_are_for_their_owner_alone(place: Path, name: str) -> 
     old = os.umask(0)
     try:
         with background("--bwlimit", "64K", *words, env=environment, cwd=place, ranks=1) as run:
-            assert wait_until(lambda: [*(place / "real/dir").rglob("run-1/facts-0")] != [], 30)
+            assert wait_until(lambda: [*(place / "real/dir").rglob("run-1/facts-0")] != [])
             found = [*(place / "real/dir").rglob("*")]
             modes = {stat.filemode(path.lstat().st_mode) for path in found}
             run.send_signal(signal.SIGTERM)

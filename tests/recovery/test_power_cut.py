@@ -28,7 +28,7 @@ from tests.support.filesystems import mounted, scratch
 MIB = 1 << 20
 ROOT = Path(__file__).parents[2]
 BIN = ROOT / "bin"
-STOPPED_EARLY = (-9, 70, 137)
+FAILED = 1
 REFUSED = 2
 
 
@@ -175,6 +175,12 @@ def _run(
     return subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=120)
 
 
+def _has_ended_early(run: subprocess.CompletedProcess[str]) -> bool:
+    """True if a run was killed, or if only the process that syncs for it was, so that nothing is known to be stored."""
+    is_syncer = run.returncode == FAILED and "the process that syncs has ended" in run.stderr
+    return run.returncode in (-9, 70, 137) or is_syncer
+
+
 def _killed_at(calls: str, when: int) -> list[str]:
     return ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={calls}", "-e",
             f"inject={calls}:signal=KILL:when={when}+"]  # fmt: skip
@@ -189,7 +195,9 @@ def cut_power(kind: str, point: Path, area: Path) -> None:
     subprocess.run(["cp", "--sparse=always", str(point) + ".image", str(image)], check=True)
     subprocess.run(["umount", str(point)], check=True)
     with loops.attached(image) as device:
-        subprocess.run(["mount", str(device), str(point)], check=True)
+        # A test that runs beside this one may have a copy of the first mount in its own mount namespace.
+        options = ["-o", "nouuid"] if kind == "xfs" else []
+        subprocess.run(["mount", *options, str(device), str(point)], check=True)
     image.unlink()
 
 
@@ -203,7 +211,7 @@ def test_file_that_looks_whole_after_power_cut_has_its_contents(case: Case, kind
         words, target = case.make(area), point / "target"
         prepared(case, area, target)
         killed = _run(case, words, target, area / "state", kernel, _killed_at(case.kills[0], 1 + len(case.kills) % 2))
-        assert killed.returncode in STOPPED_EARLY, killed
+        assert _has_ended_early(killed), killed
         sources = sorted((area / "source").iterdir())
         if case.kills[0] == "syncfs":
             suffix = ".zst" if case.make is compressed else ""
@@ -247,7 +255,7 @@ def test_same_command_after_power_cut_makes_the_copy_whole(case: Case, kill: str
         prepared(case, area, target)
         killed = _run(case, words, target, state, "c", _killed_at(kill, 1 if kill == "syncfs" else 3))
         if kill == "syncfs":
-            assert killed.returncode in STOPPED_EARLY, killed
+            assert _has_ended_early(killed), killed
         cut_power(kind, point, area)
         if not is_known:
             shutil.rmtree(state, ignore_errors=True)
