@@ -209,7 +209,7 @@ class Syncer:
 
     def store(self, descriptors: list[int]) -> Order | None:
         """Ask for fdatasync(2) of up to ``MOST_FILES`` open files, which may be closed at once, and return the order,
-        to be closed. None: there is no process, and the caller has to sync. Raises ``Problem``."""
+        to be closed. None: there is no process, or no more, and the caller has to sync. Raises ``Problem``."""
         return self._order(_FILES, descriptors)
 
     def _order(self, what: int, descriptors: list[int]) -> Order | None:
@@ -227,7 +227,9 @@ class Syncer:
             try:
                 send_fds(self._socket, [bytes((what, len(descriptors)))], [there.fileno(), *descriptors])
             except (BrokenPipeError, ConnectionResetError):  # the process has ended, and so has the order
-                pass
+                if what == _FILES:  # it took no part of this order, and no failed write-back of these files
+                    order.close()
+                    return None
             except OSError:  # the process never sees the order
                 order.close()
                 return None

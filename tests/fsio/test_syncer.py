@@ -161,6 +161,13 @@ def test_no_signal_ends_it_but_sigkill(syncer: Syncer, directory: int) -> None:
     assert caught.value.operation == "syncfs"
 
 
+def test_files_written_after_the_process_was_killed_are_stored_by_the_caller(syncer: Syncer, directory: int) -> None:
+    pid = started(syncer, directory)
+    os.kill(pid, signal.SIGKILL)
+    assert wait_until(lambda: state(pid) in ("Z", ""))
+    assert syncer.store([directory]) is None
+
+
 def test_this_process_hears_its_signals_as_before(syncer: Syncer, directory: int) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     started(syncer, directory)
