@@ -521,22 +521,28 @@ def _sparse(source: Source, data: int, stored: int, records: PaxRecords) -> tupl
     return checked(extents, size), size, used
 
 
+_PAIRS_IN_BLOCK = 21
+"""Extents that a block after the header holds, in GNU tar's old format of sparse files."""
+
+
 def _old_sparse(source: Source, head: _Head) -> tuple[Extents, int, int]:
     """As ``_sparse``, of a header of GNU tar's own format; the blocks that go on with its map follow it."""
     start, at, block = head
     found = array("q")
     _add_pairs(found, block[386:482])
     size, more, used = number(block[483:495]), block[482], 0
+    pairs, most_pairs = 4, source.most_extents + _PAIRS_IN_BLOCK  # empty pairs count: reading them takes time
     while more:
         used += BLOCK
         block = source.block(at + used)
         if not block:
             raise ValueError("the archive ends here, in the middle")
-        if len(found) <= 2 * source.most_extents:
+        pairs += _PAIRS_IN_BLOCK
+        if pairs < most_pairs and len(found) <= 2 * source.most_extents:
             _add_pairs(found, block[:504])
         more = block[504]
     source.after[start] += used
-    if len(found) > 2 * source.most_extents:
+    if pairs >= most_pairs or len(found) > 2 * source.most_extents:
         raise too_many_extents(source.most_extents)
     return checked(Extents(found), size), size, used
 
