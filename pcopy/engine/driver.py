@@ -54,10 +54,10 @@ _IDLE_TALK = (Request, Reply, Query, Answer, Token)
 """What ranks tell each other as long as nothing happens; a reply with tasks makes the rank busy by itself."""
 
 ENDING_PATIENCE = 2.0
-"""Seconds that a task whose ticket is done may take to its end in a job that is told to stop."""
+"""Seconds that a task whose ticket is done may take to its end in a job that is to stop."""
 
 _Ready = tuple[Task, Slices, float]
-"""A task that can run, and the time until which it goes on though the job is told to stop: its ticket is done."""
+"""A task that can run, and the time until which it goes on although the job is to stop: its ticket is done."""
 
 
 class _Suspended(NamedTuple):

@@ -214,7 +214,7 @@ class TaskQueue:
         return task
 
     def may_drop(self, task: Task) -> bool:
-        """Return True if a job that is told to stop leaves ``task`` undone."""
+        """Return True if a job that is to stop leaves ``task`` undone."""
         return self.is_work(task) or self._is_slow_note(task)
 
     def put_back(self, task: Task) -> None:

@@ -309,7 +309,7 @@ def _destination_time(job: Job) -> int:
         return os.fstat(descriptor).st_ctime_ns
     with suppress(OSError), held_open(os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
         return _time_of_named_file(directory, b".pcopy-%s-clock" % job.name.encode())
-    return time.time_ns()  # what can't be written will be told of by the copy
+    return time.time_ns()  # the copy reports what cannot be written
 
 
 def _time_of_named_file(directory: int, name: bytes) -> int:

@@ -111,7 +111,7 @@ def below(directory: Path) -> Iterator[str]:
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("last", ["dir", ""])
 def test_a_strangers_link_is_not_followed(place: Path, name: str, last: str) -> None:
-    """Above the last component, and (a job's own directory is no link, whoever owns that) as the last one."""
+    """Above the last component, and (a job's own directory is no link, whatever user owns that) as the last one."""
     require_root("make a link of another user")
     row = ROWS[name]
     if row.is_job:

@@ -60,6 +60,6 @@ def test_what_memory_cannot_hold_goes_into_a_database_unless_plain_files_are_ask
     seen = log.read_text()
     assert bool(re.search(DATABASE, seen)) == in_database
     if "pickle" in options:
-        assert re.search(PLAIN, seen), "nothing was put aside"
+        assert re.search(PLAIN, seen), "no spool was written"
     assert list(spool.iterdir()) == []
     assert differences(trees[number], copy) == []

@@ -87,8 +87,8 @@ def test_module_loads_nothing_there_later(place: Path, ranks: int) -> None:
 
 @pytest.mark.parametrize("options", [["-m"], ["-Bm"], ["-P", "-m"]])
 def test_process_that_replaces_itself_loads_nothing_there(place: Path, options: list[str]) -> None:
-    """mpi4py is told of a library that is none: the process starts anew with the one that fits, and pcopy.py is there
-    by then (an attacker may create it at any time)."""
+    """mpi4py gets the name of a library that is none: the process starts anew with the one that fits, and pcopy.py is
+    there by then (an attacker may create it at any time)."""
     path = place / "pcopy.py"
     hostile = path.read_text()
     path.unlink()

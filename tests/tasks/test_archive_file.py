@@ -15,7 +15,7 @@ from pcopy.tasks.archive.archive_file import ArchiveFile, name_of
 
 @pytest.mark.parametrize("planted", ["readable by others", "hard link", "symbolic link"])
 def test_another_file_under_the_temporary_name_is_not_written(tmp_path: Path, planted: str) -> None:
-    """Whoever may write to the directory can give the name to a file that he reads, or that is not his."""
+    """A user who may write to the directory can give the name to a file that he reads, or to one of another user."""
     directory = os.open(tmp_path, os.O_RDONLY)
     rank: Any = SimpleNamespace(descriptors=[SimpleNamespace(target=directory)], job=SimpleNamespace(name="job"))
     first, second, third = ArchiveFile(rank), ArchiveFile(rank), ArchiveFile(rank)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing
+from functools import partial
 
 from pcopy.beside import done_beside
 from pcopy.fsio.close import let_go, noted, raise_unless_stored, store_data
@@ -44,14 +45,7 @@ def _stored(rank: Rank, descriptors: list[int]) -> Generator[None, None, list[Pr
                 return [problem] * len(descriptors)
     if numbers is None:
         return (yield from _stored_here(descriptors))
-    problems = list[Problem | None]()
-    for number in numbers:
-        try:
-            raise_unless_stored(number)
-            problems.append(None)
-        except Problem as problem:
-            problems.append(problem)
-    return problems
+    return [_problem_of(partial(raise_unless_stored, number)) for number in numbers]
 
 
 def _stored_here(descriptors: list[int]) -> Generator[None, None, list[Problem | None]]:
@@ -62,16 +56,20 @@ def _stored_here(descriptors: list[int]) -> Generator[None, None, list[Problem |
 
     def store() -> None:
         for descriptor in own:
-            try:
-                store_data(descriptor)
-                problems.append(None)
-            except Problem as problem:
-                problems.append(problem)
-            finally:
-                let_go(descriptor)
+            problems.append(_problem_of(partial(store_data, descriptor)))
+            let_go(descriptor)
 
     yield from done_beside(store, NAP)
     return problems
+
+
+def _problem_of(call: Callable[[], None]) -> Problem | None:
+    """Return the ``Problem`` that a call raises; None if it raises none."""
+    try:
+        call()
+    except Problem as problem:
+        return problem
+    return None
 
 
 class StoredTogether:
