@@ -1,7 +1,10 @@
-"""A slow file system to measure on, ``bench/latencyfs``: a directory of another one, with a delay for each operation.
+"""A slow or odd file system, ``bench/latencyfs``: a directory of another one, with delays and quirks.
 
 Mounting needs root, building gcc, pkg-config and libfuse3-dev. Delays are in microseconds, by kind of operation
-(``lookup``, ``create``, ``read`` …) or for a group of them: ``metadata``, ``data``, ``all``.
+(``lookup``, ``create``, ``read`` …) or for a group of them: ``metadata``, ``data``, ``all``. Quirks, such as
+``link=EXDEV`` or ``twice``, are listed in ``latencyfs.c``.
+
+To mount one by hand until a signal: ``python -m bench.latency DIRECTORY MOUNTPOINT QUIRK...``
 """
 
 from __future__ import annotations
@@ -10,10 +13,12 @@ import atexit
 import functools
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +26,7 @@ from typing import NamedTuple
 SOURCES = Path(__file__).with_name("latencyfs")
 
 _CONTROL = "user.latencyfs"
+_QUIRKS_CONTROL = "user.latencyfs.quirks"
 _AT_ONCE = "sleeping"
 _SECONDS_TO_END = 10
 
@@ -31,10 +37,19 @@ class Slow(NamedTuple):
 
     path: Path
     backing: Path
+    process: subprocess.Popen[str]
 
     def delay(self, **delays: int) -> None:
         """Changes the delays of some kinds or groups from now on."""
         os.setxattr(self.path, _CONTROL, _spelled(delays).encode())
+
+    def set_quirks(self, *quirks: str) -> None:
+        """Replace all quirks from now on."""
+        os.setxattr(self.path, _QUIRKS_CONTROL, ",".join(quirks).encode())
+
+    def answer_again(self) -> None:
+        """End the quirk ``silent``. While it lasts, the kernel may hold the locks that ``set_quirks`` needs."""
+        self.process.send_signal(signal.SIGUSR1)
 
     def counts(self) -> Counter[str]:
         """How many operations there were since it was mounted, by kind."""
@@ -80,7 +95,12 @@ def _built() -> Path:
 
 @contextmanager
 def slow(
-    backing: Path, delays: Mapping[str, int] | None = None, *, entry_timeout: float = 0, attribute_timeout: float = 0
+    backing: Path,
+    delays: Mapping[str, int] | None = None,
+    *,
+    quirks: Sequence[str] = (),
+    entry_timeout: float = 0,
+    attribute_timeout: float = 0,
 ) -> Iterator[Slow]:
     """``backing`` mounted once more, in a new directory beside it, until the context ends, whatever ends it.
 
@@ -94,17 +114,19 @@ def slow(
         point = base / "mounted"
         point.mkdir()
         words = [str(_built()), "--entry-timeout", f"{entry_timeout}", "--attribute-timeout"]
-        words += [f"{attribute_timeout}", *(["--delay", _spelled(delays)] if delays else []), str(backing), str(point)]
+        words += [f"{attribute_timeout}", *(["--delay", _spelled(delays)] if delays else [])]
+        words += [*(["--quirks", ",".join(quirks)] if quirks else []), str(backing), str(point)]
         process = stack.enter_context(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
         stack.callback(_end, process, point)
         assert process.stdout
         if process.stdout.readline() != "mounted\n":
             raise OSError(f"{words[0]} could not mount {backing}")
-        yield Slow(point, backing)
+        yield Slow(point, backing, process)
 
 
 def _end(process: subprocess.Popen[str], point: Path) -> None:
     """Lazily if somebody still has it open: gone from the tree now, and it ends with them or after some seconds."""
+    process.send_signal(signal.SIGUSR1)
     idle = subprocess.run(["umount", str(point)], check=False, stderr=subprocess.DEVNULL).returncode == 0
     if not idle and os.path.ismount(point):
         subprocess.run(["umount", "--lazy", str(point)], check=True)
@@ -117,3 +139,15 @@ def _end(process: subprocess.Popen[str], point: Path) -> None:
 
 def _spelled(delays: Mapping[str, int]) -> str:
     return ",".join(f"{kind}={microseconds}" for kind, microseconds in delays.items())
+
+
+def _by_hand(backing: str, point: str, *quirks: str) -> None:
+    """Replace this process by one that serves ``backing`` at ``point``."""
+    program = tempfile.mkdtemp(prefix="pcopy-bench-built-")
+    shutil.copy(_built(), program)
+    words = [f"{program}/latencyfs", *(["--quirks", ",".join(quirks)] if quirks else []), backing, point]
+    os.execv(words[0], words)
+
+
+if __name__ == "__main__":
+    _by_hand(*sys.argv[1:])

@@ -27,6 +27,17 @@ void count(enum kind kind)
     atomic_fetch_sub(&sleeping, 1);
 }
 
+bool refused(fuse_req_t req, enum kind kind)
+{
+    while (*(volatile bool *)&quirks.silent)
+        usleep(10000);
+    count(kind);
+    int error = refusal_of(kind);
+    if (error)
+        fuse_reply_err(req, error);
+    return error;
+}
+
 static bool applies(const char *word, enum kind kind)
 {
     if (!strcmp(word, names[kind]))

@@ -12,30 +12,39 @@ static int flags_below(int flags)
 
 static void op_open(fuse_req_t req, fuse_ino_t id, struct fuse_file_info *file)
 {
-    count(KIND_open);
+    if (refused(req, KIND_open))
+        return;
     HOLD(fd, id);
-    int opened = open(path_of(fd).text, flags_below(file->flags));
+    if (quirks.sequential && !begins_anew(fd, file->flags)) {
+        fuse_reply_err(req, EOPNOTSUPP);
+        return;
+    }
+    int opened = is_stale() ? (errno = ESTALE, -1) : open(path_of(fd).text, flags_below(file->flags));
     if (opened < 0) {
         fuse_reply_err(req, errno);
         return;
     }
     file->fh = opened;
+    file->direct_io = quirks.short_reads || quirks.early_end;
+    note_open(opened);
     if (fuse_reply_open(req, file) == -ENOENT)
         close(opened);
 }
 
 static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, struct fuse_file_info *file)
 {
-    count(KIND_create);
+    if (refused(req, KIND_create))
+        return;
     take_umask(req);
     HOLD(directory, parent);
+    NAMED(stored, directory, name);
     int flags = flags_below(file->flags) | O_NOFOLLOW;
-    int fd = openat(directory, name, flags | O_CREAT | O_EXCL, mode);
+    int fd = openat(directory, stored, flags | O_CREAT | O_EXCL, mode);
     bool made = fd >= 0;
     if (!made && errno == EEXIST && !(file->flags & O_EXCL))
-        fd = openat(directory, name, flags); /* somebody else made it below */
+        fd = openat(directory, stored, flags); /* somebody else made it below */
     struct fuse_entry_param entry;
-    int error = fd < 0 || (made && give(req, directory, name) < 0) ? errno : find(directory, name, &entry);
+    int error = fd < 0 || (made && give(req, directory, stored) < 0) ? errno : find(directory, stored, &entry);
     if (error) {
         if (fd >= 0)
             close(fd);
@@ -43,6 +52,8 @@ static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_
         return;
     }
     file->fh = fd;
+    file->direct_io = quirks.short_reads || quirks.early_end;
+    note_open(fd);
     if (fuse_reply_create(req, &entry, file) == -ENOENT) {
         close(fd);
         forget_node(entry.ino, 1);
@@ -54,12 +65,15 @@ static void op_read(fuse_req_t req, fuse_ino_t id, size_t size, off_t start, str
     (void)id;
     static __thread char *buffer;
     static __thread size_t room;
-    count(KIND_read);
+    if (refused(req, KIND_read))
+        return;
     if (room < size) {
         free(buffer);
         buffer = malloc(size);
         room = buffer ? size : 0;
     }
+    if (quirks.short_reads)
+        size = size / 2 + size % 2;
     ssize_t length = buffer ? pread(file->fh, buffer, size, start) : (errno = ENOMEM, -1);
     if (length < 0)
         fuse_reply_err(req, errno);
@@ -71,8 +85,11 @@ static void op_write(fuse_req_t req, fuse_ino_t id, const char *data, size_t siz
                      struct fuse_file_info *file)
 {
     (void)id;
-    count(KIND_write);
-    ssize_t length = pwrite(file->fh, data, size, start);
+    if (refused(req, KIND_write))
+        return;
+    bool possible = !quirks.sequential || is_end(file->fh, start);
+    ssize_t length = possible ? pwrite(file->fh, data, size, start) : (errno = EOPNOTSUPP, -1);
+    note_write(file->fh);
     if (length < 0)
         fuse_reply_err(req, errno);
     else
@@ -83,8 +100,11 @@ static void op_copy_file_range(fuse_req_t req, fuse_ino_t from, off_t read_at, s
                                fuse_ino_t to, off_t write_at, struct fuse_file_info *target, size_t size, int flags)
 {
     (void)from, (void)to;
-    count(KIND_copy_file_range);
-    ssize_t length = copy_file_range(source->fh, &read_at, target->fh, &write_at, size, flags);
+    if (refused(req, KIND_copy_file_range))
+        return;
+    bool possible = !quirks.sequential && !quirks.early_end;
+    note_write(target->fh);
+    ssize_t length = !possible ? (errno = EOPNOTSUPP, -1) : copy_file_range(source->fh, &read_at, target->fh, &write_at, size, flags);
     if (length < 0)
         fuse_reply_err(req, errno);
     else
@@ -94,14 +114,19 @@ static void op_copy_file_range(fuse_req_t req, fuse_ino_t from, off_t read_at, s
 static void op_fallocate(fuse_req_t req, fuse_ino_t id, int mode, off_t start, off_t size, struct fuse_file_info *file)
 {
     (void)id;
-    count(KIND_fallocate);
-    reply_done(req, fallocate(file->fh, mode, start, size));
+    if (refused(req, KIND_fallocate))
+        return;
+    if (quirks.sequential)
+        fuse_reply_err(req, EOPNOTSUPP);
+    else
+        reply_done(req, fallocate(file->fh, mode, start, size));
 }
 
 static void op_lseek(fuse_req_t req, fuse_ino_t id, off_t start, int whence, struct fuse_file_info *file)
 {
     (void)id;
-    count(KIND_lseek);
+    if (refused(req, KIND_lseek))
+        return;
     off_t found = lseek(file->fh, start, whence);
     if (found < 0)
         fuse_reply_err(req, errno);
@@ -112,7 +137,9 @@ static void op_lseek(fuse_req_t req, fuse_ino_t id, off_t start, int whence, str
 static void op_flush(fuse_req_t req, fuse_ino_t id, struct fuse_file_info *file)
 {
     (void)id;
-    count(KIND_flush);
+    if (refused(req, KIND_flush))
+        return;
+    note_close(file->fh);
     reply_done(req, close(dup(file->fh)));
 }
 
@@ -131,7 +158,8 @@ static int synced(int fd, int only_data)
 static void op_fsync(fuse_req_t req, fuse_ino_t id, int only_data, struct fuse_file_info *file)
 {
     (void)id;
-    count(KIND_fsync);
+    if (refused(req, KIND_fsync))
+        return;
     reply_done(req, synced(file->fh, only_data));
 }
 
@@ -141,6 +169,7 @@ struct listing {
     DIR *stream;
     struct dirent *next; /* read, and not told yet */
     off_t offset;        /* of what was told last */
+    long listed;         /* names since the begin, without "." and ".." */
     pthread_mutex_t lock;
 };
 
@@ -151,7 +180,8 @@ static struct listing *listing_of(const struct fuse_file_info *file)
 
 static void op_opendir(fuse_req_t req, fuse_ino_t id, struct fuse_file_info *file)
 {
-    count(KIND_opendir);
+    if (refused(req, KIND_opendir))
+        return;
     HOLD(directory, id);
     struct listing *listing = calloc(1, sizeof *listing);
     int fd = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC | (file->flags & O_NOATIME));
@@ -181,6 +211,8 @@ static ssize_t list(fuse_req_t req, struct listing *listing, char *buffer, size_
         seekdir(listing->stream, offset);
         listing->next = NULL;
         listing->offset = offset;
+        if (!offset)
+            listing->listed = 0;
     }
     for (;;) {
         if (!listing->next) {
@@ -190,11 +222,20 @@ static ssize_t list(fuse_req_t req, struct listing *listing, char *buffer, size_
                 return errno && !used ? -1 : (ssize_t)used;
         }
         struct dirent *entry = listing->next;
-        struct stat status = {.st_ino = entry->d_ino, .st_mode = DTTOIF(entry->d_type)};
+        bool is_name = strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..");
+        if (is_name && quirks.list_fails >= 0 && listing->listed >= quirks.list_fails)
+            return used ? (ssize_t)used : (errno = EIO, -1);
+        if (is_name && quirks.list_ends >= 0 && listing->listed >= quirks.list_ends)
+            return used;
+        struct stat status = {.st_ino = entry->d_ino + (quirks.listed_inodes ? 1000000 : 0),
+                              .st_mode = quirks.untyped ? 0 : DTTOIF(entry->d_type)};
         size_t more = fuse_add_direntry(req, buffer + used, size - used, entry->d_name, &status, entry->d_off);
         if (more > size - used)
             return used;
         used += more;
+        listing->listed += is_name;
+        if (is_name && quirks.twice && more <= size - used)
+            used += fuse_add_direntry(req, buffer + used, size - used, entry->d_name, &status, entry->d_off);
         listing->offset = entry->d_off;
         listing->next = NULL;
     }
@@ -203,7 +244,8 @@ static ssize_t list(fuse_req_t req, struct listing *listing, char *buffer, size_
 static void op_readdir(fuse_req_t req, fuse_ino_t id, size_t size, off_t offset, struct fuse_file_info *file)
 {
     (void)id;
-    count(KIND_readdir);
+    if (refused(req, KIND_readdir))
+        return;
     struct listing *listing = listing_of(file);
     char *buffer = malloc(size);
     pthread_mutex_lock(&listing->lock);
@@ -229,7 +271,8 @@ static void op_releasedir(fuse_req_t req, fuse_ino_t id, struct fuse_file_info *
 static void op_fsyncdir(fuse_req_t req, fuse_ino_t id, int only_data, struct fuse_file_info *file)
 {
     (void)id;
-    count(KIND_fsyncdir);
+    if (refused(req, KIND_fsyncdir))
+        return;
     reply_done(req, synced(dirfd(listing_of(file)->stream), only_data));
 }
 

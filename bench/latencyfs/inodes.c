@@ -6,20 +6,24 @@
 #include <sys/xattr.h>
 
 #define CONTROL "user.latencyfs"
+#define QUIRKS_CONTROL "user.latencyfs.quirks"
 
 static void reply_attributes(fuse_req_t req, int fd)
 {
     struct stat status;
     if (fstatat(fd, "", &status, AT_EMPTY_PATH) < 0)
         fuse_reply_err(req, errno);
-    else
+    else {
+        distort(&status);
         fuse_reply_attr(req, &status, attribute_timeout);
+    }
 }
 
 static void op_getattr(fuse_req_t req, fuse_ino_t id, struct fuse_file_info *file)
 {
     (void)file;
-    count(KIND_getattr);
+    if (refused(req, KIND_getattr))
+        return;
     HOLD(fd, id);
     reply_attributes(req, fd);
 }
@@ -29,19 +33,39 @@ static struct timespec new_time(struct timespec given, bool now, bool change)
     return !change ? (struct timespec){0, UTIME_OMIT} : now ? (struct timespec){0, UTIME_NOW} : given;
 }
 
+/* 0, or -1 with errno. */
+static int change_size(int fd, off_t size, const struct fuse_file_info *file)
+{
+    if (quirks.sequential && size && !is_end(fd, size)) {
+        errno = EOPNOTSUPP;
+        return -1;
+    }
+    return file ? ftruncate(file->fh, size) : truncate(path_of(fd).text, size);
+}
+
+static bool is_refused_part(int what, int flags, enum part part)
+{
+    errno = refusal_of(part);
+    return what & flags && errno;
+}
+
 /* In this order: a change of owner clears set-id bits, and a change of size sets times. */
 static int change(int fd, const struct stat *wanted, int what, const struct fuse_file_info *file)
 {
-    if (what & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)) {
+    if (is_refused_part(what, FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID, PART_chown) ||
+        is_refused_part(what, FUSE_SET_ATTR_SIZE, PART_truncate) ||
+        is_refused_part(what, FUSE_SET_ATTR_MODE, PART_chmod) ||
+        is_refused_part(what, FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_MTIME, PART_utimens))
+        return -1;
+    if (what & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID) && quirks.fixed_owner < 0) {
         uid_t owner = what & FUSE_SET_ATTR_UID ? wanted->st_uid : (uid_t)-1;
         gid_t group = what & FUSE_SET_ATTR_GID ? wanted->st_gid : (gid_t)-1;
         if (fchownat(fd, "", owner, group, AT_EMPTY_PATH))
             return -1;
     }
-    if (what & FUSE_SET_ATTR_SIZE && (file ? ftruncate(file->fh, wanted->st_size)
-                                           : truncate(path_of(fd).text, wanted->st_size)))
+    if (what & FUSE_SET_ATTR_SIZE && change_size(fd, wanted->st_size, file))
         return -1;
-    if (what & FUSE_SET_ATTR_MODE && chmod(path_of(fd).text, wanted->st_mode))
+    if (what & FUSE_SET_ATTR_MODE && quirks.fixed_mode < 0 && chmod(path_of(fd).text, wanted->st_mode))
         return -1;
     if (what & (FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_MTIME)) {
         struct timespec times[] = {
@@ -55,7 +79,8 @@ static int change(int fd, const struct stat *wanted, int what, const struct fuse
 
 static void op_setattr(fuse_req_t req, fuse_ino_t id, struct stat *wanted, int what, struct fuse_file_info *file)
 {
-    count(KIND_setattr);
+    if (refused(req, KIND_setattr))
+        return;
     HOLD(fd, id);
     if (change(fd, wanted, what, file) < 0)
         fuse_reply_err(req, errno);
@@ -65,7 +90,8 @@ static void op_setattr(fuse_req_t req, fuse_ino_t id, struct stat *wanted, int w
 
 static void op_readlink(fuse_req_t req, fuse_ino_t id)
 {
-    count(KIND_readlink);
+    if (refused(req, KIND_readlink))
+        return;
     HOLD(fd, id);
     char target[PATH_MAX + 1];
     ssize_t length = readlinkat(fd, "", target, sizeof target - 1);
@@ -80,9 +106,13 @@ static void op_readlink(fuse_req_t req, fuse_ino_t id)
 static void op_statfs(fuse_req_t req, fuse_ino_t id)
 {
     (void)id;
-    count(KIND_statfs);
+    if (refused(req, KIND_statfs))
+        return;
     struct statvfs status;
-    if (fstatvfs(root_fd, &status) < 0)
+    int result = fstatvfs(root_fd, &status);
+    if (quirks.no_blocks)
+        status.f_blocks = status.f_bfree = status.f_bavail = 0;
+    if (result < 0)
         fuse_reply_err(req, errno);
     else
         fuse_reply_statfs(req, &status);
@@ -107,7 +137,13 @@ static void op_getxattr(fuse_req_t req, fuse_ino_t id, const char *name, size_t 
         reply_value(req, value, tell_counts(value, sizeof value), room);
         return;
     }
-    count(KIND_getxattr);
+    bool is_systems = !strncmp(name, "system.", 7) || !strncmp(name, "security.", 9);
+    if (!is_systems && refused(req, KIND_getxattr)) /* the kernel itself reads these, and fails other calls with them */
+        return;
+    if (*quirks.foreign && !strcmp(name, quirks.foreign)) {
+        reply_value(req, "odd", 3, room);
+        return;
+    }
     HOLD(fd, id);
     reply_value(req, value, getxattr(path_of(fd).text, name, value, room), room);
 }
@@ -115,9 +151,14 @@ static void op_getxattr(fuse_req_t req, fuse_ino_t id, const char *name, size_t 
 static void op_listxattr(fuse_req_t req, fuse_ino_t id, size_t room)
 {
     static __thread char list[XATTR_LIST_MAX];
-    count(KIND_listxattr);
+    if (refused(req, KIND_listxattr))
+        return;
     HOLD(fd, id);
-    reply_value(req, list, listxattr(path_of(fd).text, list, room), room);
+    size_t more = *quirks.foreign ? strlen(quirks.foreign) + 1 : 0;
+    ssize_t length = listxattr(path_of(fd).text, list, sizeof list - more);
+    if (length >= 0 && more)
+        memcpy(list + length, quirks.foreign, more);
+    reply_value(req, list, length < 0 ? length : length + (ssize_t)more, room);
 }
 
 static void op_setxattr(fuse_req_t req, fuse_ino_t id, const char *name, const char *value, size_t size, int flags)
@@ -128,14 +169,26 @@ static void op_setxattr(fuse_req_t req, fuse_ino_t id, const char *name, const c
         free(text);
         return;
     }
-    count(KIND_setxattr);
+    if (id == FUSE_ROOT_ID && !strcmp(name, QUIRKS_CONTROL)) {
+        char *text = strndup(value, size);
+        fuse_reply_err(req, text && set_quirks(text) ? 0 : EINVAL);
+        free(text);
+        return;
+    }
+    if (refused(req, KIND_setxattr))
+        return;
+    if (*quirks.unknown && !strncmp(name, quirks.unknown, strlen(quirks.unknown))) {
+        fuse_reply_err(req, EOPNOTSUPP);
+        return;
+    }
     HOLD(fd, id);
     reply_done(req, setxattr(path_of(fd).text, name, value, size, flags));
 }
 
 static void op_removexattr(fuse_req_t req, fuse_ino_t id, const char *name)
 {
-    count(KIND_removexattr);
+    if (refused(req, KIND_removexattr))
+        return;
     HOLD(fd, id);
     reply_done(req, removexattr(path_of(fd).text, name));
 }

@@ -1,6 +1,8 @@
-/* A slow file system: passes everything on to a directory, and lets each operation take as long as it is told.
+/* A slow and odd file system: passes everything on to a directory, lets each operation take as long as it is set to,
+ * and differs from other file systems as its quirks say.
  *
- *   latencyfs [--delay KIND=MICROSECONDS,...] [--entry-timeout S] [--attribute-timeout S] DIRECTORY MOUNTPOINT
+ *   latencyfs [--delay KIND=MICROSECONDS,...] [--quirks QUIRK,...] [--entry-timeout S] [--attribute-timeout S]
+ *             DIRECTORY MOUNTPOINT
  *
  * KIND is one of the operations below, or a group of them: metadata, data, all. An operation sleeps in a thread of its
  * own before it is done, so that any number of them sleep at once. What comes first in one directory makes the others
@@ -10,7 +12,28 @@
  * Runs in the foreground, as root, until it is unmounted or gets SIGTERM. It writes "mounted" when it is, and at the end
  * the counts. On a running one, the extended attribute user.latencyfs of the mount's root reads as the counts
  * ("KIND NUMBER" a line; "sleeping" is the most that slept at once since delays were given), and takes other delays, in
- * the form of --delay.
+ * the form of --delay; user.latencyfs.quirks takes other quirks, in the form of --quirks, which replace all.
+ *
+ * A quirk is one of
+ *   OPERATION=ERRNO         each operation of that kind fails; chown, chmod, utimens and truncate are kinds, too
+ *   close_time              a file that was written gets the time of its close as mtime
+ *   coarse_times=N          times are rounded down to N seconds
+ *   decompose, fold_case    the letter U+00E9 is stored as two code points; names are stored in lower case
+ *   early_end=N             sizes of files are N bytes more than can be read
+ *   fixed_ctime             ctime never moves
+ *   fixed_mode=OCTAL        all but symlinks have that mode; fixed_owner=N: all have that owner and group
+ *   foreign=NAME            each inode has one more extended attribute
+ *   full=NAME               nothing can be made in directories of that name (ENOSPC)
+ *   list_ends=N             a listing ends after N names; list_fails=N: it fails there with EIO
+ *   listed_inodes           inode numbers of listings are not those of stat; untyped: listings know no types
+ *   no_blocks               statfs knows no sizes
+ *   no_dot_names            no name begins with a dot (EINVAL); utf8_only: each is in UTF-8 (EILSEQ)
+ *   sequential              a file is written once, from its begin to its end (EOPNOTSUPP)
+ *   short_reads             a read returns half of the bytes that it could
+ *   silent                  nothing is answered any more, until the process gets SIGUSR1
+ *   stale=N                 each N-th open fails with ESTALE
+ *   twice                   listings have each name twice
+ *   unknown=PREFIX          no extended attribute whose name begins so can be set (EOPNOTSUPP)
  *
  * An inode here is the inode number there; what lies on another file system below DIRECTORY is not shown (EXDEV).
  * Not passed on: FICLONE and other ioctls, O_TMPFILE, birth times, O_DIRECT (of the file below).
@@ -54,8 +77,8 @@ static ssize_t write_answer(int fd, struct iovec *parts, int number, void *unuse
 
 static int usage(void)
 {
-    fputs("usage: latencyfs [--delay KIND=MICROSECONDS,...] [--entry-timeout S] [--attribute-timeout S] "
-          "DIRECTORY MOUNTPOINT\n", stderr);
+    fputs("usage: latencyfs [--delay KIND=MICROSECONDS,...] [--quirks QUIRK,...] [--entry-timeout S] "
+          "[--attribute-timeout S] DIRECTORY MOUNTPOINT\n", stderr);
     return 2;
 }
 
@@ -63,6 +86,8 @@ static bool understand(int argc, char **argv)
 {
     for (int at = 1; at + 1 < argc - 2; at += 2) {
         if (!strcmp(argv[at], "--delay") && set_delays(argv[at + 1]))
+            continue;
+        if (!strcmp(argv[at], "--quirks") && set_quirks(argv[at + 1]))
             continue;
         if (!strcmp(argv[at], "--entry-timeout"))
             entry_timeout = atof(argv[at + 1]);
@@ -74,8 +99,15 @@ static bool understand(int argc, char **argv)
     return argc >= 3 && argc % 2;
 }
 
+static void answer_again(int unused)
+{
+    (void)unused;
+    quirks.silent = false;
+}
+
 static void prepare(void)
 {
+    signal(SIGUSR1, answer_again);
     struct rlimit files;
     getrlimit(RLIMIT_NOFILE, &files);
     files.rlim_cur = files.rlim_max;

@@ -5,9 +5,11 @@
 
 static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
-    count(KIND_lookup);
+    if (refused(req, KIND_lookup))
+        return;
     HOLD(directory, parent);
-    reply_found(req, directory, name);
+    char room[NAME_MAX + 1];
+    reply_found(req, directory, stored_name(name, room));
 }
 
 static void op_forget(fuse_req_t req, fuse_ino_t id, uint64_t lookups)
@@ -58,58 +60,73 @@ static void reply_made(fuse_req_t req, int directory, const char *name, int resu
 
 static void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t number)
 {
-    count(KIND_mknod);
+    if (refused(req, KIND_mknod))
+        return;
     HOLD(directory, parent);
+    NAMED(stored, directory, name);
     take_umask(req);
-    reply_made(req, directory, name, mknodat(directory, name, mode, number));
+    reply_made(req, directory, stored, mknodat(directory, stored, mode, number));
 }
 
 static void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 {
-    count(KIND_mkdir);
+    if (refused(req, KIND_mkdir))
+        return;
     HOLD(directory, parent);
+    NAMED(stored, directory, name);
     take_umask(req);
-    reply_made(req, directory, name, mkdirat(directory, name, mode));
+    reply_made(req, directory, stored, mkdirat(directory, stored, mode));
 }
 
 static void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name)
 {
-    count(KIND_symlink);
+    if (refused(req, KIND_symlink))
+        return;
     HOLD(directory, parent);
-    reply_made(req, directory, name, symlinkat(target, directory, name));
+    NAMED(stored, directory, name);
+    reply_made(req, directory, stored, symlinkat(target, directory, stored));
 }
 
 static void op_link(fuse_req_t req, fuse_ino_t id, fuse_ino_t parent, const char *name)
 {
-    count(KIND_link);
+    if (refused(req, KIND_link))
+        return;
     HOLD(fd, id);
     HOLD(directory, parent);
-    if (linkat(fd, "", directory, name, AT_EMPTY_PATH) < 0)
+    NAMED(stored, directory, name);
+    if (linkat(fd, "", directory, stored, AT_EMPTY_PATH) < 0)
         fuse_reply_err(req, errno);
     else
-        reply_found(req, directory, name);
+        reply_found(req, directory, stored);
 }
 
 static void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
-    count(KIND_unlink);
+    if (refused(req, KIND_unlink))
+        return;
     HOLD(directory, parent);
-    reply_done(req, unlinkat(directory, name, 0));
+    char room[NAME_MAX + 1];
+    reply_done(req, unlinkat(directory, stored_name(name, room), 0));
 }
 
 static void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
-    count(KIND_rmdir);
+    if (refused(req, KIND_rmdir))
+        return;
     HOLD(directory, parent);
-    reply_done(req, unlinkat(directory, name, AT_REMOVEDIR));
+    char room[NAME_MAX + 1];
+    reply_done(req, unlinkat(directory, stored_name(name, room), AT_REMOVEDIR));
 }
 
 static void op_rename(fuse_req_t req, fuse_ino_t from, const char *old, fuse_ino_t to, const char *new, unsigned flags)
 {
-    count(KIND_rename);
+    if (refused(req, KIND_rename))
+        return;
     HOLD(source, from);
     HOLD(target, to);
-    reply_done(req, renameat2(source, old, target, new, flags));
+    NAMED(stored, target, new);
+    char room[NAME_MAX + 1];
+    reply_done(req, renameat2(source, stored_name(old, room), target, stored, flags));
 }
 
 void add_names(struct fuse_lowlevel_ops *operations)

@@ -134,6 +134,7 @@ int find(int directory, const char *name, struct fuse_entry_param *entry)
     if (error)
         return error;
     entry->ino = id_of(entry->attr.st_ino);
+    distort(&entry->attr);
     entry->generation = generation_of(&handle);
     return remember(entry->ino, &handle) ? 0 : ENOMEM;
 }
