@@ -18,13 +18,16 @@ from pcopy.fsio import half_written
 from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL, POSIX_ACLS, SELINUX, Kind, kind_of
 from pcopy.fsio.patience import INTERRUPTED, patiently
 from pcopy.fsio.preserve import CAP_CHOWN, CAP_FSETID, CAP_SETFCAP, CAP_SYS_ADMIN, Preserve, capable
-from pcopy.fsio.problem import MetadataProblem, Problem, failing
+from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.named import NamedTuple
 
 SET_ID = stat.S_ISUID | stat.S_ISGID
 
 NO_ATTRIBUTES = (errno.ENOTSUP, errno.ENOSYS)
 """Where there are no extended attributes."""
+
+_NO_MODES = (errno.EPERM, *NO_ATTRIBUTES)
+"""Errors of servers that set no mode of one's own file."""
 
 _SECOND = 10**9
 """In nanoseconds."""
@@ -363,11 +366,15 @@ def may_inherit_acl(directory: int, owner: int) -> bool:
 def free_from_acl(temporary: int) -> None:
     """Frees a file that was just made for us alone from the ACL that it inherited; raises ``Problem``.
 
-    That may leave its owner less than he asked for, and so keep us from opening it again.
+    That may leave its owner less than he asked for, and so keep us from opening it again. A server that refuses to set
+    modes is no problem here: who opens the file again reports that.
     """
     drop_xattr(temporary, ACCESS_ACL)
-    with failing("chmod"):
+    try:
         os.fchmod(temporary, 0o600)
+    except OSError as error:
+        if error.errno not in _NO_MODES:
+            raise Problem.of("chmod", error) from error
 
 
 def drop_inherited_acls(directory: int) -> None:

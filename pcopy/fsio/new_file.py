@@ -26,7 +26,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from pcopy.fsio.attributes import Applied, Attributes, Handle, apply_attributes
+from pcopy.fsio.attributes import Applied, Attributes, Handle, apply_attributes, free_from_acl
 from pcopy.fsio.close import abandon, close_written, let_go
 from pcopy.fsio.data import set_size
 from pcopy.fsio.half_written import beside
@@ -37,7 +37,7 @@ from pcopy.fsio.nodes import Node, handle_of, make_node
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.problem import MetadataProblem, Problem, failing, full_directory
 from pcopy.fsio.source import status_of
-from pcopy.fsio.temporary import create, put_in_place, remove, reopen
+from pcopy.fsio.temporary import create, is_undressed, put_in_place, remove, reopen, shown_by_server
 
 
 class NewFile:
@@ -100,13 +100,24 @@ class NewFile:
         new._made = made
         return new
 
-    def reopen(self, size: int, *, extended: bool = True) -> None:
+    def open_to_others(self, *, inherits: bool) -> tuple[int, ...]:
+        """Make sure that other ranks can open the new file by its name; return what ``reopen`` needs as ``shown``.
+
+        ``inherits``: the file may have got an ACL from its directory. Raises ``Problem``.
+        """
+        if inherits or not is_undressed(self.status):
+            free_from_acl(self.descriptor)
+            self._status = status_of(self.descriptor)
+        return shown_by_server(self.status)
+
+    def reopen(self, size: int, shown: tuple[int, ...] = (), *, extended: bool = True) -> None:
         """Opens what is there ``again``; raises ``Problem`` unless it is what was made, and has this ``size``.
 
+        ``shown``: what ``open_to_others`` returned.
         ``extended``: another task may have given it its size before its contents were durable, as ``extend``.
         """
         assert self._made is not None
-        self.descriptor = reopen(self._directory, self._made_as, self._made, size)
+        self.descriptor = reopen(self._directory, self._made_as, self._made, size, shown)
         self._is_extended = extended
 
     def extend(self, size: int) -> None:

@@ -3,6 +3,10 @@
 When one is opened again by its name, it must be the very file that was made: a regular file of ours, with one link,
 that nobody else can write. In a directory of a hostile owner the name may lead to something else by then.
 
+Some servers show another mode or owner than were asked for (CIFS, root_squash on NFS, mount options of FUSE). Where the
+status of a new file says so (``shown_by_server``), a file that is opened again must show the same mode and owner as
+then. Its identity, type and number of links are checked in either case.
+
 During an exchange with an existing item it has another name (``exchange_name``), which tells its inode. So afterwards
 nobody takes the old item under this name for one of these files.
 
@@ -53,6 +57,27 @@ def is_undressed(status: os.stat_result) -> bool:
     return stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o600 and status.st_uid == os.geteuid()
 
 
+def shown_by_server(new: os.stat_result) -> tuple[int, ...]:
+    """Return mode (with the type) and owner of a ``new`` file by its status; empty if they are as ``create`` asks."""
+    return () if is_undressed(new) else (new.st_mode, new.st_uid)
+
+
+def looks_new(directory: int, status: os.stat_result, temporary: bytes) -> bool:
+    """Return True if ``status`` shows the type, mode and owner of a new file in ``directory``.
+
+    If these are not the ones that ``create`` asks for, they are compared with a file that is made for that as
+    ``temporary``, and removed. Raises ``Problem``.
+    """
+    if is_undressed(status) or not stat.S_ISREG(status.st_mode):
+        return stat.S_ISREG(status.st_mode)
+    made = create(directory, temporary)
+    try:
+        return shown_by_server(status_of(made)) == shown_by_server(status)
+    finally:
+        abandon(made)
+        remove(directory, temporary)
+
+
 def exchange_name(job: str, inode: int, name: bytes) -> bytes:
     """Under which ``inode``, which ``job`` has made, is exchanged for what is called ``name``."""
     return b"%s%s-exchanged-%d-%08x" % (PREFIX, job.encode(), inode, zlib.crc32(name))
@@ -69,9 +94,10 @@ def create(directory: int, name: bytes, flags: int = 0) -> int:
         raise Problem.of("create", error) from error
 
 
-def reopen(directory: int, name: bytes, made: Identity, size: int) -> int:
+def reopen(directory: int, name: bytes, made: Identity, size: int, shown: tuple[int, ...] = ()) -> int:
     """The temporary file ``name`` that was ``made`` again, of ``size`` bytes, for writing.
 
+    ``shown``: what ``shown_by_server`` returned when it was made.
     Raises ``Problem``, with ESTALE if it is no longer that file; one that is gone or was replaced may be made again. So
     may one that nobody may write to: an earlier run has given it the source's mode, and was ended before that was on
     record.
@@ -92,7 +118,7 @@ def reopen(directory: int, name: bytes, made: Identity, size: int) -> int:
         made.compare(identity_of(descriptor, status, made.mount, made=True)) is not Likeness.OTHER
         and status.st_size == size
         and status.st_nlink == 1
-        and is_undressed(status)
+        and shown_by_server(status) == shown
     )
     if not ours:
         abandon(descriptor)

@@ -124,7 +124,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     155: ("RivalNote", "path stretches"),
     156: ("LinkRivalNote", "links"),
     157: ("FollowLinks", ""),
-    180: ("UnpackPart", "path name temporary made size data start end teller"),
+    180: ("UnpackPart", "path name temporary made size data start end teller shown"),
     181: ("PartUnpacked", "temporary problem"),
     182: ("FindMembers", ""),
     183: ("DigestSpan", "start end"),

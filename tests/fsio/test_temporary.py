@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -94,6 +95,20 @@ def test_reopens_for_writing_what_it_made(directory: int, area: Path) -> None:
     os.pwrite(descriptor, b"content", 0)
     os.close(descriptor)
     assert (area / "temporary").read_bytes() == b"content"
+
+
+@pytest.mark.parametrize("trick", ["none", *TRICKS])
+def test_file_of_a_server_that_shows_other_modes_must_still_show_them(directory: int, area: Path, trick: str) -> None:
+    made = Identity(0, make(directory))
+    shown = stat.S_IFREG | 0o755, 12345
+    os.chown(area / "temporary", 12345, -1) if is_root() else pytest.skip("only root can give files away")
+    (area / "temporary").chmod(0o755)
+    if trick == "none":
+        os.close(reopen(directory, b"temporary", made, 0, shown))
+        return
+    TRICKS[trick](area / "temporary")
+    with pytest.raises(Problem):
+        reopen(directory, b"temporary", made, 0, shown)
 
 
 def test_creates_new_files_only(directory: int, area: Path) -> None:

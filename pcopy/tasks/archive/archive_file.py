@@ -17,7 +17,8 @@ from pcopy import libc
 from pcopy.fsio.close import held_open, let_go
 from pcopy.fsio.named_file import open_directory_of
 from pcopy.fsio.problem import Problem, failing
-from pcopy.fsio.temporary import PREFIX, is_undressed
+from pcopy.fsio.source import status_of
+from pcopy.fsio.temporary import PREFIX, looks_new
 from pcopy.tasks.base.rank import Rank
 from pcopy.text import shown
 
@@ -86,9 +87,14 @@ def look_for(directory: int, name: bytes) -> os.stat_result | None:
         return None
     except OSError as error:
         raise Problem.of("stat", error) from error
-    if not is_undressed(status) or status.st_nlink != 1:
+    if not _is_ours(directory, name, status):
         raise Problem("create", errno.EEXIST, text=f"something else is called {os.fsdecode(name)} there; remove it")
     return status
+
+
+def _is_ours(directory: int, name: bytes, status: os.stat_result) -> bool:
+    """Return True if what is called ``name`` may be an archive that this user is making. Raises ``Problem``."""
+    return status.st_nlink == 1 and looks_new(directory, status, b"%b-%d" % (name, os.getpid()))
 
 
 class ArchiveFile:
@@ -142,10 +148,12 @@ class ArchiveFile:
         if self._descriptor < 0:
             with failing("open"):
                 opened = os.open(self._name, _OPEN, dir_fd=self._directory)
-            status = os.fstat(opened)
-            if not is_undressed(status) or status.st_nlink != 1:
+            try:
+                if not _is_ours(self._directory, self._name, status_of(opened)):
+                    raise Problem("open", errno.ESTALE, text="the archive that is being made was replaced meanwhile")
+            except BaseException:
                 let_go(opened)
-                raise Problem("open", errno.ESTALE, text="the archive that is being made was replaced meanwhile")
+                raise
             self._descriptor = opened
             _lock(self._descriptor, fcntl.LOCK_SH)
         return self._descriptor

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from pcopy.archive.member import FILE, Member
-from pcopy.fsio.attributes import free_from_acl, may_inherit_acl
+from pcopy.fsio.attributes import may_inherit_acl
 from pcopy.fsio.close import abandon, close_written
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.new_file import NewFile
@@ -46,21 +46,22 @@ def begin_parts(rank: Rank, result: Result, directory: int, each: ToUnpack) -> N
     temporary, size = rank.temporary_names.next(), each.member.size
     rank.own(OpenArchive).spare(look(directory, each.name))
     with NewFile.at(directory, temporary) as new:
-        free_from_acl(new.descriptor)  # others open it again
+        shown = new.open_to_others(inherits=True)
         made = new.identity(0)
         new.extend(size)
         new.keep()
     chunk = rank.chunk(size)
-    rank.own(UnpackedFiles).open(temporary, UnpackedFile(each, temporary, made), -(-size // chunk), result)
+    rank.own(UnpackedFiles).open(temporary, UnpackedFile(each, temporary, made, shown), -(-size // chunk), result)
     for start in range(0, size, chunk):
         end = min(start + chunk, size)
-        part = UnpackPart(each.path, each.name, temporary, made, size, each.data, start, end, rank.number)
+        part = UnpackPart(each.path, each.name, temporary, made, size, each.data, start, end, rank.number, shown)
         result.spawn(part, end - start)
 
 
 class UnpackPart(Kind, code=180, doing="unpacking a part of", is_note=False):
     """The bytes from ``start`` to ``end`` of a file of ``size``, which is to be called ``name`` in the directory
-    ``path``: those contents stand at ``data`` of the archive. The rank ``teller`` has ``made`` it as ``temporary``."""
+    ``path``: those contents stand at ``data`` of the archive. The rank ``teller`` has ``made`` it as ``temporary``;
+    ``shown`` as in ``OpenFile``."""
 
     path: bytes
     name: bytes
@@ -71,6 +72,7 @@ class UnpackPart(Kind, code=180, doing="unpacking a part of", is_note=False):
     start: int
     end: int
     teller: int
+    shown: tuple[int, ...]
 
     def about(self) -> tuple[Place, bytes]:
         return place_of(self.path), self.name
@@ -85,7 +87,7 @@ class UnpackPart(Kind, code=180, doing="unpacking a part of", is_note=False):
 
     def _unpack(self, rank: Rank) -> Steps:
         """Raises ``Problem``."""
-        writing = reopen(rank.targets[0].open(self.path), self.temporary, self.made, self.size)
+        writing = reopen(rank.targets[0].open(self.path), self.temporary, self.made, self.size, self.shown)
         try:
             length = self.end - self.start
             steps = copied(rank.own(OpenArchive), writing, self.data + self.start, self.start, length)
@@ -118,6 +120,7 @@ class UnpackedFile(NamedTuple):
     told: ToUnpack
     temporary: bytes
     made: Identity
+    shown: tuple[int, ...]
 
 
 class UnpackedFiles(Ledger[bytes, UnpackedFile, PartUnpacked]):
@@ -151,7 +154,7 @@ class UnpackedFiles(Ledger[bytes, UnpackedFile, PartUnpacked]):
         inherits = bool(told.path) and may_inherit_acl(directory, status_of(directory).st_uid)
         extracting = Extracting(rank, result, directory, told.path, inherits=inherits)
         with NewFile.again(directory, file.temporary, file.made) as new:
-            new.reopen(told.member.size)
+            new.reopen(told.member.size, file.shown)
             yield from stored(rank, new)
             present = look(directory, told.name)
             rank.own(OpenArchive).spare(present)

@@ -94,7 +94,8 @@ class OpenFile(NamedTuple):
     """A split file under way: its version when it was opened, and the temporary file that is being filled.
 
     ``over``: mode, owner and group of the existing file that is written over instead. Then there is no temporary file:
-    ``temporary`` is a name for messages between ranks only, and ``made`` is the existing file.
+    ``temporary`` is a name for messages between ranks only, and ``made`` is the existing file. ``shown``: the mode and
+    owner that the server shows for the file while it is filled, if they are not the ones that it was given.
     """
 
     item: Item
@@ -103,6 +104,7 @@ class OpenFile(NamedTuple):
     made: Identity
     over: tuple[int, ...] = ()
     cloned: bool = False
+    shown: tuple[int, ...] = ()
 
 
 class Copy(NamedTuple):

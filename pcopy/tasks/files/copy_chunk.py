@@ -148,7 +148,7 @@ def _copy(task: CopyChunk, rank: Rank) -> Generator[None, None, list[bytes]]:
         check_unchanged(reading, file.version)
         writing = -1
         if not (file.cloned and rank.digests):
-            writing = reopen(rank.open_target(place), rank.written_as(file), file.made, file.version.size)
+            writing = reopen(rank.open_target(place), rank.written_as(file), file.made, file.version.size, file.shown)
         try:
             with (yield from _shared(task, rank, writing)):
                 roots = yield from _copy_runs(task, rank, reading, writing)

@@ -135,7 +135,8 @@ def _dressed_in_place(rank: Rank, result: Result, file: OpenFile, target: int, n
         status = status_of(held)
         same = file.made.compare(identity_of(held, status, file.made.mount, made=True)) is Likeness.SAME
         whole = stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_size == file.version.size
-        if not (same and whole and status.st_uid in (os.geteuid(), attributes.uid, options.preserve.chown[0])):
+        owners = os.geteuid(), attributes.uid, options.preserve.chown[0], *file.shown[1:]
+        if not (same and whole and status.st_uid in owners):
             return False
         applied = apply_attributes(handle_of(held), attributes, options.preserve, options.umask, inherits=True)
         result.applied(file.item.place, file.item.name, applied)
@@ -187,7 +188,7 @@ def _finish(
     if not named_later and _dressed_in_place(rank, result, file, target, new_name):
         return None, None, Action.COPY
     with NewFile.again(target, rank.written_as(file), file.made, file.over) as new:
-        new.reopen(file.version.size, extended=not file.cloned)
+        new.reopen(file.version.size, file.shown, extended=not file.cloned)
         sync = rank.syncs_items(place)
         if not (file.over or named_later or sync):
             from pcopy.tasks.base.storing import stored  # most files are not split

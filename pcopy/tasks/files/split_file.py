@@ -11,11 +11,9 @@ The chunk is chosen when the file's turn comes, from what is known by then: abou
 
 from __future__ import annotations
 
-import stat
 import time
 from collections.abc import Generator
 
-from pcopy.fsio.attributes import free_from_acl
 from pcopy.fsio.close import held_open
 from pcopy.fsio.kernel.interface import SMALL_FILE
 from pcopy.fsio.layout import Stripes
@@ -110,8 +108,7 @@ def _split(item: Item, rank: Rank, result: Result, *, in_turn: bool) -> Generato
         over, recipe = over_or_new(rank, item.place, present, reading, status, temporary)
         with NewFile.beside(target, temporary, layout=recipe, over=over) as new:
             inherits = over is None and inherits_acl(rank, item.place, target)
-            if inherits or stat.S_IMODE(new.status.st_mode) != 0o600:
-                free_from_acl(new.descriptor)  # the chunks open it again
+            shown = new.open_to_others(inherits=inherits)
             made = new.identity(item.place.target_id.mount)
             cloned = rank.mover.clone(reading, new.descriptor, (status.st_dev, new.status.st_dev))
             if not cloned:
@@ -121,7 +118,7 @@ def _split(item: Item, rank: Rank, result: Result, *, in_turn: bool) -> Generato
         if new.other_layout:
             result.other_layout(item.place, item.name, new.other_layout)
         was = () if over is None else over.before
-        file = OpenFile(item, Version.of(status), temporary, made, was, cloned)
+        file = OpenFile(item, Version.of(status), temporary, made, was, cloned, shown)
     if result.items.is_wanted:
         rank.own(Opened)[temporary] = began
     _spawn_chunks(rank, result, file, stripes, in_turn=in_turn)

@@ -91,7 +91,7 @@ def _finish(task: FinishRecoded, rank: Rank, result: Result) -> Generator[None, 
         goal = goal_of(rank, item)
         if goal.present is not None:
             goal.present.refuse_anothers()
-        new.reopen(task.room)
+        new.reopen(task.room, file.shown)
         if rank.options.compress:
             numbers = array("Q", task.frames)
             end, table = sum(numbers[::2]), seek_table([*map(Frame, numbers[::2], numbers[1::2])])

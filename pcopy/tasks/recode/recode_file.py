@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 
-from pcopy.fsio.attributes import free_from_acl
 from pcopy.fsio.close import abandon, close_written
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.passage import write_all
@@ -206,8 +205,7 @@ def _split(item: Item, rank: Rank, result: Result) -> Generator[None, None, bool
             return True
         temporary = rank.temporary_names.next()
         with NewFile.beside(goal.directory, temporary, layout=goal.recipe(reading, status)) as new:
-            if inherits_acl(rank, place, goal.directory) or new.status.st_mode & 0o7777 != 0o600:
-                free_from_acl(new.descriptor)  # others open it again
+            shown = new.open_to_others(inherits=inherits_acl(rank, place, goal.directory))
             made = new.identity(place.target_id.mount)
             new.extend(division.room)
             new.keep(sync=rank.syncs_items(place))
@@ -215,7 +213,7 @@ def _split(item: Item, rank: Rank, result: Result) -> Generator[None, None, bool
             result.other_layout(place, item.name, new.other_layout)
     if result.items.is_wanted:
         rank.own(Opened)[temporary] = began
-    file = OpenFile(item, Version.of(status), temporary, made)
+    file = OpenFile(item, Version.of(status), temporary, made, shown=shown)
     opened = RecodeOpened(file, division.room, division.bounds, division.table, division.span)
     result.spawn(opened)
     first = range(min(PARTS_PER_RANK * rank.size, division.parts))
@@ -271,7 +269,7 @@ def _decompress(task: RecodePart, rank: Rank) -> Steps:
     file, table, sparse = task.file, unpacked_table(task.table), rank.options.preserve.sparse
     with rank.reading(file.item.place, file.item.name) as reading:
         check_unchanged(reading, file.version)
-        writing = reopen(rank.open_target(file.item.place), file.temporary, file.made, task.room)
+        writing = reopen(rank.open_target(file.item.place), file.temporary, file.made, task.room, file.shown)
         try:
             for number in range(table.frames):
                 contents = read_frame(reading, table, number)
@@ -298,7 +296,7 @@ def _must_store(rank: Rank) -> bool:
 def _write(task: WritePart, frames: list[bytes], rank: Rank) -> Steps:
     """Raises ``Problem``."""
     file, at = task.file, task.offset
-    writing = reopen(rank.open_target(file.item.place), file.temporary, file.made, task.room)
+    writing = reopen(rank.open_target(file.item.place), file.temporary, file.made, task.room, file.shown)
     try:
         for frame in frames:
             write_all(writing, frame, at)
