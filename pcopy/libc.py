@@ -29,6 +29,7 @@ _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 
 _AT_SYMLINK_NOFOLLOW = 0x100
 _AT_EMPTY_PATH = 0x1000
+_AT_STATX_FORCE_SYNC = 0x2000
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
 _FNM_CASEFOLD = 16
@@ -39,10 +40,12 @@ _LARGEST_THRESHOLD = 32 << 20
 """Of mallopt(3), from malloc.h; the last one takes no more."""
 
 _STATX_BYTES = 256
+_STATX_MTIME = 0x40
 _STATX_BTIME = 0x800
 _STATX_MNT_ID = 0x1000
 """Of statx(2): the size of its structure, and the bits that ask for the time of birth, and for the mount."""
 _MOUNT = struct.Struct("=I140xQ")  # stx_mask, and stx_mnt_id
+_MTIME = struct.Struct("=112xqI")  # stx_mtime
 _BTIME = struct.Struct("=I76xqI")  # struct statx: stx_mask, and far behind it stx_btime
 
 _STATFS_BYTES = 256  # more than struct statfs has anywhere
@@ -100,6 +103,15 @@ def birth_of(directory: int, name: bytes) -> int:
     _call("statx", directory, name, _AT_SYMLINK_NOFOLLOW | _AT_EMPTY_PATH, _STATX_BTIME, buffer)
     mask, seconds, nanoseconds = _BTIME.unpack_from(buffer.raw)
     return seconds * 10**9 + nanoseconds if mask & _STATX_BTIME else 0
+
+
+def mtime_of(descriptor: int) -> int:
+    """Return the time of modification of something open in nanoseconds since 1970, as its server has it now
+    (statx(2))."""
+    buffer = _buffer(_STATX_BYTES)
+    _call("statx", descriptor, b"", _AT_EMPTY_PATH | _AT_STATX_FORCE_SYNC, _STATX_MTIME, buffer)
+    seconds, nanoseconds = _MTIME.unpack_from(buffer.raw)
+    return int(seconds * 10**9 + nanoseconds)
 
 
 def mount_of(descriptor: int) -> int:

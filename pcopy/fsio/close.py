@@ -13,6 +13,12 @@ from pcopy.fsio.problem import Problem, failing
 _NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 """Errors of file systems that cannot sync one file."""
 
+late_times: dict[int, bool] = {}
+"""By st_dev: True if the server sets the time of modification of a file when the file is closed after writing.
+
+``pcopy.fsio.temporary.learn_times`` finds that out, once for each file system that this process writes to.
+"""
+
 _syncs: dict[object, tuple[float, str, int]] = {}
 """Syncs of files that are under way for this process: the time.monotonic() of the start, the operation, the
 descriptor."""
@@ -57,6 +63,31 @@ def close_written(descriptor: int, *, sync: bool = False, store: bool = False) -
         raise
     with failing("close"):
         os.close(descriptor)
+
+
+def has_late_times(descriptor: int) -> bool:
+    """True if the times of new files on the file system of ``descriptor`` must be set after the files are closed."""
+    return True in late_times.values() and late_times.get(os.fstat(descriptor).st_dev, False)
+
+
+def close_timed(descriptor: int, atime: int, mtime: int, *, sync: bool, store: bool) -> OSError | None:
+    """Close as ``close_written``, and set the times of the file afterwards; return the error if they cannot be set.
+
+    They are set through a descriptor that was opened before: the name may be another file's by then.
+    """
+    try:
+        with failing("open"):
+            held = os.open(b"/proc/self/fd/%d" % descriptor, os.O_PATH | os.O_CLOEXEC)
+    except Problem:
+        abandon(descriptor)
+        raise
+    with held_open(held):
+        close_written(descriptor, sync=sync, store=store)
+        try:
+            os.utime(b"/proc/self/fd/%d" % held, ns=(atime, mtime))
+        except OSError as error:
+            return error
+    return None
 
 
 def store_data(descriptor: int) -> None:

@@ -20,6 +20,7 @@ and so does the ``Problem``.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextlib import suppress
@@ -27,7 +28,7 @@ from types import TracebackType
 from typing import Self
 
 from pcopy.fsio.attributes import Applied, Attributes, Handle, apply_attributes, free_from_acl
-from pcopy.fsio.close import abandon, close_written, let_go
+from pcopy.fsio.close import abandon, close_timed, close_written, has_late_times, let_go
 from pcopy.fsio.data import set_size
 from pcopy.fsio.half_written import beside
 from pcopy.fsio.identity import Identity, identity_of
@@ -52,6 +53,8 @@ class NewFile:
     _status: os.stat_result | None = None
     _is_done = False
     _is_extended = False
+    _times: tuple[int, int] | None = None
+    """Access and modification; they are set after the file is closed where that changes them."""
 
     def __init__(self, directory: int, made_as: bytes, descriptor: int = -1, before: tuple[int, ...] = ()) -> None:
         """``before``: mode, owner and group that a file had which is written over."""
@@ -176,6 +179,8 @@ class NewFile:
         except MetadataProblem as problem:
             self.shortcoming = problem
             applied = Applied()
+        if preserve.timestamps:
+            self._times = attributes.atime, attributes.mtime
         return applied._replace(layout=self.other_layout) if self.other_layout else applied
 
     def commit(
@@ -224,7 +229,10 @@ class NewFile:
 
     def _close(self, sync: bool, *, store: bool = False) -> None:
         descriptor, self.descriptor = self.descriptor, -1
-        close_written(descriptor, sync=sync, store=store)
+        if self._times is None or not has_late_times(descriptor):
+            close_written(descriptor, sync=sync, store=store)
+        elif (error := close_timed(descriptor, *self._times, sync=sync, store=store)) and self.shortcoming is None:
+            self.shortcoming = MetadataProblem("utimensat", error.errno or errno.EIO)
 
     def _handle(self) -> Handle:
         return self.descriptor

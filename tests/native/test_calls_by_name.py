@@ -112,14 +112,20 @@ def test_every_change_of_a_named_item_has_its_row() -> None:
     assert Counter(row.call for row in table()) == found
 
 
+BELOW_PROC = (
+    Call("mend.c", "change_mode", "chmod(path, mode)"),
+    Call("new_file.c", "pk_close_new", "utimensat(AT_FDCWD, path, times, 0)"),
+)
+"""Calls whose path is /proc/self/fd/N of a descriptor."""
+
+
 def test_metadata_is_changed_through_descriptors_only() -> None:
     for row in table():
         name, arguments = row.call.text.partition("(")[0], arguments_of(row.call.text)
         if name == "syscall":
             name, arguments = arguments[0], arguments[1:]
         is_of_descriptor = '""' in arguments and "AT_EMPTY_PATH" in arguments[-1]
-        is_below_proc = row.call == Call("mend.c", "change_mode", "chmod(path, mode)")
-        assert (row.by == "descriptor") == (is_of_descriptor or is_below_proc), row
+        assert (row.by == "descriptor") == (is_of_descriptor or row.call in BELOW_PROC), row
         assert row.by == "descriptor" or not METADATA.fullmatch(name), row
 
 

@@ -13,6 +13,7 @@ import stat
 import time
 
 from pcopy.fsio.attributes import Applied, Attributes, has_common_times, read_xattrs
+from pcopy.fsio.close import has_late_times
 from pcopy.fsio.identity import mark_of
 from pcopy.fsio.kernel.batches import SYNC, Copied, Copy, Digests, Plan
 from pcopy.fsio.kernel.columns import Code, Marks, Verdicts, numbers, unpack_names
@@ -53,7 +54,8 @@ class Copying:
         self._follow = settings.follow
         self._flags = READ & ~os.O_NOFOLLOW if settings.follow else READ
         keeps_all = preserve.mode and preserve.ownership and preserve.timestamps and preserve.chown == (-1, -1)
-        self._plain = keeps_all and not batch.inherits and batch.recipe is PLAIN
+        is_plain = keeps_all and not batch.inherits and batch.recipe is PLAIN
+        self._plain = is_plain and not (preserve.timestamps and has_late_times(batch.target))
         self._lists, self._sparse = preserve.xattr or preserve.acl, preserve.sparse
         self._full = 0
         number = len(batch)

@@ -14,6 +14,7 @@ from struct import Struct
 from typing import Any
 
 from pcopy.fsio.attributes import Applied
+from pcopy.fsio.close import has_late_times
 from pcopy.fsio.kernel import _native
 from pcopy.fsio.kernel.batches import (
     Batch,
@@ -146,6 +147,7 @@ class CopyInC(InC):
         to.umask = settings.umask
         to.flags = flags_of(settings) | (_lib.PK_INHERITS if batch.inherits else 0)
         to.flags |= _lib.PK_IDENTIFY if batch.identified else 0
+        to.flags |= _lib.PK_LATE if has_late_times(batch.target) else 0
         if batch.new_names:
             to.new_names, to.new_names_size = self.pointer("char[]", batch.new_names), len(batch.new_names)
         if batch.temporaries:
@@ -267,6 +269,7 @@ class MakeInC(InC):
         to.umask = settings.umask
         to.flags = flags_of(settings) | (_lib.PK_INHERITS if batch.inherits else 0)
         to.flags |= 0 if capable(CAP_CHOWN) else _lib.PK_EXCUSED
+        to.flags |= _lib.PK_LATE if has_late_times(batch.directory) else 0
         if settings.preserve.chown != (-1, -1):
             self.defer_all()
 

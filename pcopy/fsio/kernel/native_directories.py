@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pcopy.fsio.attributes import Attributes
+from pcopy.fsio.close import late_times
 from pcopy.fsio.kernel import _native
 from pcopy.fsio.kernel.batches import Batch, Judged, OfNames, SyncDirectories
 from pcopy.fsio.kernel.columns import (
@@ -84,6 +85,7 @@ class EnterInC(DirectoriesInC):
             raise ValueError(f"there are {len(batch.inodes)} inodes for {number} rows")
         self._directories: Any = _ffi.new("pk_directory[]", number)
         self.batch.directories = self._directories
+        self.batch.flags |= _lib.PK_LATE if late_times.get(batch.common.target_device) else 0
         self.batch.given.inode = self.pointer("uint64_t[]", batch.inodes)
 
     def finish(self) -> None:

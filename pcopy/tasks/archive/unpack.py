@@ -124,7 +124,9 @@ class ExtractMembers(Kind, code=146, doing="unpacking", is_note=False):
         is_told = bool(members) and not members[0].name
         try:
             directory = open_or_make(rank, path, replaces=is_told)
-            inherits = bool(path) and may_inherit_acl(directory, status_of(directory).st_uid)
+            status = status_of(directory)
+            inherits = bool(path) and may_inherit_acl(directory, status.st_uid)
+            rank.learn_times(directory, status.st_dev, result.notices)
         except Problem as problem:
             _not_opened(result, _left(path, members, plain), problem)
             return

@@ -151,7 +151,9 @@ class UnpackedFiles(Ledger[bytes, UnpackedFile, PartUnpacked]):
         """It is whole. Raises ``Problem``."""
         rank, told = self._rank, file.told
         directory = rank.targets[0].open(told.path)
-        inherits = bool(told.path) and may_inherit_acl(directory, status_of(directory).st_uid)
+        status = status_of(directory)
+        inherits = bool(told.path) and may_inherit_acl(directory, status.st_uid)
+        rank.learn_times(directory, status.st_dev, result.notices)
         extracting = Extracting(rank, result, directory, told.path, inherits=inherits)
         with NewFile.again(directory, file.temporary, file.made) as new:
             new.reopen(told.member.size, file.shown)

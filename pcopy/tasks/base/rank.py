@@ -15,6 +15,7 @@ from pcopy.engine.messages import Halt
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import Stepwise
 from pcopy.errors import NOT_SYNCED, UNSYNCED, InvariantBroken
+from pcopy.fsio.close import late_times
 from pcopy.fsio.data import Mover
 from pcopy.fsio.directories import Held
 from pcopy.fsio.half_written import drop_all_stale
@@ -27,7 +28,7 @@ from pcopy.fsio.source import status_of
 from pcopy.fsio.spelling import Spellings
 from pcopy.fsio.storage import Changed, Storage
 from pcopy.fsio.syncer import Syncer
-from pcopy.fsio.temporary import TemporaryNames, had_a_name, remove_leftovers
+from pcopy.fsio.temporary import TemporaryNames, had_a_name, learn_times, remove_leftovers
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.both_sides import BothSides, RootDescriptors
@@ -36,7 +37,7 @@ from pcopy.tasks.base.job import Failure, Job, Options, Sink
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.spreading import Hosts, chunk_size
 from pcopy.tasks.base.values import Place
-from pcopy.text import counted
+from pcopy.text import counted, shown
 from pcopy.walk.visitor import Visitor
 
 CALL_COST = 64 << 10
@@ -267,6 +268,21 @@ class Rank(BothSides):
             return True  # it gets its name before the next sync
         storage = self.storage
         return storage is not None and bool(storage.one_by_one) and self.target_device(place) in storage.one_by_one
+
+    def learn_times(self, directory: int, device: int, notices: list[str]) -> None:
+        """Find out if files in the open target ``directory`` lose their times when they are closed
+        (``pcopy.fsio.temporary.learn_times``). Tasks that write files call it before; it acts once for each device."""
+        if device in late_times or not self.options.preserve.timestamps:
+            return
+        if self.mover.ways.of(device, directory).is_local:
+            late_times[device] = False
+            return
+        name = self.temporary_names.next()
+        try:
+            learn_times(directory, device, name)
+        except Problem as problem:
+            path = os.path.join(os.readlink(b"/proc/self/fd/%d" % directory), name)
+            notices.append(f"{shown(path)}: a temporary file cannot be removed: {problem.strerror}; remove it")
 
     def ended(self) -> None:
         """The task that runs is done: so are the names that it has made, where they are synced one by one."""

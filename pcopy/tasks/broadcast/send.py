@@ -335,6 +335,7 @@ class Writing:
             if not options.fsync:
                 yield from stored(self._rank, new)
         inherits = has_default_acl(self._target.descriptor)
+        self._rank.learn_times(self._target.descriptor, new.status.st_dev, result.notices)
         applied = new.dress(attributes, options.preserve, options.umask, inherits=inherits)
         new.commit(self._name, sync=options.fsync, store=options.sync)
         self._new = None

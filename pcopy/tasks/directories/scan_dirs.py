@@ -116,6 +116,8 @@ class ScanDirs(OfSiblings, code=8, doing="scanning", is_note=False):
         except Problem:  # which each tells by itself
             return None
         batch = Enter(source, pack_names(names), target, inodes, in_common(rank, place))
+        if batch.common.copies:
+            rank.learn_times(target, batch.common.target_device, result.notices)
         began = time.monotonic()
         entered = yield from rank.done(batch)
         seconds = time.monotonic() - began

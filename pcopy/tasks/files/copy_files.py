@@ -69,6 +69,7 @@ class CopyFiles(Divisible, code=10, doing="copying files of", is_note=False):
         try:
             source, target = rank.open_source(place), rank.open_target(place)
             inherits = inherits_acl(rank, place, target)
+            rank.learn_times(target, rank.target_device(place), result.notices)
         except Problem as problem:
             for name, size in zip(unpack_names(self.names), rows.size, strict=True):
                 result.fail(place, name, problem, size)

@@ -184,6 +184,7 @@ def _finish(
     target = rank.open_target(place)
     new_name = rank.new_name(place, name)
     options = rank.options
+    rank.learn_times(target, rank.target_device(place), result.notices)
     named_later = rank.keeps and not file.over
     if not named_later and _dressed_in_place(rank, result, file, target, new_name):
         return None, None, Action.COPY

@@ -73,7 +73,8 @@ def copy_whole(
         if rank.options.dry_run:
             settled = would_be(Known(FILE, status.st_size, b"", Version.of(status)))
         else:
-            source = reading, status
+            place, source = item.place, (reading, status)
+            rank.learn_times(rank.open_target(place), rank.target_device(place), result.notices)
             settled = yield from _write(rank, result, item, source, present, linked=linked, together=together)
     took = 0 if rank.options.dry_run else time.monotonic_ns() - began
     settled = settled._replace(how=How.over(present, took))

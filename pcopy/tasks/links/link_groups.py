@@ -111,6 +111,7 @@ def _first_names(rank: Rank, result: Result, items: Sequence[Item]) -> Stepwise[
         try:
             source, target = rank.open_source(place), rank.open_target(place)
             inherits = inherits_acl(rank, place, target)
+            rank.learn_times(target, rank.target_device(place), result.notices)
         except Problem:  # which each of them tells by itself
             continue
         found = yield from _found(rank, place, source, those)

@@ -262,6 +262,7 @@ def commit(
     lacks some."""
     rank, place, present = goal.rank, goal.place, goal.present
     options = rank.options
+    rank.learn_times(goal.directory, rank.target_device(place), result.notices)
     kept = None if present is None else present.kept_from(status)
     inherits = inherits_acl(rank, place, goal.directory)
     applied = new.dress(attributes, options.preserve, options.umask, kept=kept, inherits=inherits)

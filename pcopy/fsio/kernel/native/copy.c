@@ -126,6 +126,13 @@ static int given_up(pk_batch *batch, int reading, int writing, const char *name)
     return PK_DEFERRED;
 }
 
+/* As `given_up`, since metadata was refused: the kernel in Python does the rows that follow, too. */
+static int refused(pk_batch *batch, int reading, int writing, const char *name)
+{
+    atomic_store_explicit(&batch->work->is_refused, 1, memory_order_relaxed);
+    return given_up(batch, reading, writing, name);
+}
+
 /* The copy has failed for good, and nothing is left of it; or a signal came between, and all is to be done anew. */
 static int failed(pk_batch *batch, uint32_t row, int writing, const char *name, int operation, int number)
 {
@@ -169,9 +176,11 @@ static int synced(int writing)
 }
 
 /* Its contents have been written: closes it and gives it its name. */
-static int name_it(pk_worker *worker, pk_batch *batch, uint32_t row, int writing, const char *made_as)
+static int name_it(pk_worker *worker, pk_batch *batch, uint32_t row, int writing, const char *made_as,
+                   const struct stat *source)
 {
     const int plan = batch->plans[row] & ~SYNC;
+    const struct timespec times[2] = {source->st_atim, source->st_mtim};
     struct stat made;
     if (plan != NEW || batch->flags & PK_IDENTIFY) {
         if (fstat(writing, &made))
@@ -183,9 +192,11 @@ static int name_it(pk_worker *worker, pk_batch *batch, uint32_t row, int writing
     doing(worker, OP_FSYNC);
     if (batch->plans[row] & SYNC && synced(writing))
         return failed(batch, row, writing, made_as, OP_FSYNC, errno);
-    doing(worker, OP_CLOSE);
-    if (close(writing))
+    const int closed = pk_close_new(worker, batch, writing, times);
+    if (closed < 0)
         return failed(batch, row, -1, made_as, OP_CLOSE, errno);
+    if (closed)
+        return refused(batch, -1, -1, made_as);
     if (plan == REPLACE) {
         const char *name = batch->work->new_name[row];
         struct stat named;
@@ -242,16 +253,14 @@ static int make(pk_worker *worker, pk_batch *batch, uint32_t row, int reading, s
         return failed(batch, row, writing, made_as, OP_WRITE, number);
     if (number < 0)
         return given_up(batch, reading, writing, made_as);
-    if (dress(worker, batch, reading, writing, source, found)) {
-        atomic_store_explicit(&batch->work->is_refused, 1, memory_order_relaxed);
-        return given_up(batch, reading, writing, made_as);
-    }
+    if (dress(worker, batch, reading, writing, source, found))
+        return refused(batch, reading, writing, made_as);
     if (found->number && !is_still_found(batch, row, reading)) /* its attributes were read after its status */
         return given_up(batch, reading, writing, made_as);
     doing(worker, OP_CLOSE);
     if (close(reading))
         return given_up(batch, -1, writing, made_as);
-    number = name_it(worker, batch, row, writing, made_as);
+    number = name_it(worker, batch, row, writing, made_as, source);
     if (number == DONE) {
         batch->verdicts.bytes[row] = size;
         atomic_fetch_add_explicit(&batch->work->moved, size, memory_order_relaxed);

@@ -38,6 +38,7 @@
 #define PK_XATTRS 1024  /* extended attributes or ACLs are compared */
 #define PK_ACLS 2048    /* ACLs are */
 #define PK_EXCUSED 4096 /* we may not give files away, which is no error */
+#define PK_LATE 8192    /* copies get the times after they are closed: pcopy.fsio.close.late_times */
 
 /* What PK_COMPARE_WITHIN compares, in the place of flags: as pcopy.tasks.compare.properties has it. */
 #define PK_OF_SIZE 2

@@ -13,11 +13,9 @@ static int own(pk_batch *batch, int writing, uint32_t uid, uint32_t gid)
 }
 
 /* In the order of pcopy/fsio/attributes.py. -1: that takes more care; 1: it belongs to somebody else. */
-static int dress(pk_worker *worker, pk_batch *batch, uint32_t row, int writing)
+static int dress(pk_worker *worker, pk_batch *batch, uint32_t row, int writing, const struct timespec times[2])
 {
     const pk_columns *given = &batch->given;
-    const struct timespec mtime = {given->mtime[row] / 1000000000, given->mtime[row] % 1000000000};
-    const struct timespec times[2] = {mtime, mtime};
     const mode_t mode = given->mode[row];
     int is_excused = 0;
     if (batch->flags & PK_OWNER) {
@@ -34,6 +32,8 @@ int pk_make_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     const pk_columns *given = &batch->given;
     const char *name = batch->work->name[row];
     const size_t size = given->size[row];
+    const struct timespec mtime = {given->mtime[row] / 1000000000, given->mtime[row] % 1000000000};
+    const struct timespec times[2] = {mtime, mtime};
     if (atomic_load_explicit(&batch->work->is_refused, memory_order_relaxed) ||
         given->mtime[row] < 0 || !is_common(given->mtime[row] / 1000000000) ||
         (given->mode[row] & (S_ISUID | S_ISGID) && !(batch->flags & PK_OWNER)))
@@ -48,14 +48,14 @@ int pk_make_row(pk_worker *worker, pk_batch *batch, uint32_t row)
         pk_take_back(batch, writing, name);
         return is_passing(number) ? PK_DEFERRED : told(batch, row, FAILED, OP_WRITE, number);
     }
-    const int is_excused = dress(worker, batch, row, writing);
-    if (is_excused < 0) {
+    const int is_excused = dress(worker, batch, row, writing, times);
+    const int closed = is_excused < 0 ? 0 : pk_close_new(worker, batch, writing, times);
+    if (is_excused < 0 || closed > 0) {
         atomic_store_explicit(&batch->work->is_refused, 1, memory_order_relaxed);
-        pk_take_back(batch, writing, name);
+        pk_take_back(batch, is_excused < 0 ? writing : -1, name);
         return PK_DEFERRED;
     }
-    doing(worker, OP_CLOSE);
-    if (close(writing)) {
+    if (closed) {
         number = errno;
         pk_take_back(batch, -1, name);
         return is_passing(number) ? PK_DEFERRED : told(batch, row, FAILED, OP_CLOSE, number);

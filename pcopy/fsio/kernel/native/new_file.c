@@ -73,10 +73,38 @@ int pk_give_mode_and_times(pk_worker *worker, const pk_batch *batch, int writing
     doing(worker, OP_CHMOD);
     if (set_mode(writing, mode))
         return -1;
-    if (!(batch->flags & PK_TIMES))
+    if (!(batch->flags & PK_TIMES) || batch->flags & PK_LATE)
         return 0;
     doing(worker, OP_UTIMENSAT);
     return futimens(writing, times);
+}
+
+/* Close a new file that is written. With PK_LATE its times are set after that, through a descriptor that was opened
+ * before: the name may be another file's by then. Return 0, -1 if closing failed, or 1 if the times are not set; errno is
+ * set. The file is closed in any case. */
+int pk_close_new(pk_worker *worker, const pk_batch *batch, int writing, const struct timespec times[2])
+{
+    const int is_late = batch->flags & PK_LATE && batch->flags & PK_TIMES;
+    char path[32];
+    int held = -1;
+    if (is_late) {
+        doing(worker, OP_OPEN);
+        snprintf(path, sizeof path, "/proc/self/fd/%d", writing);
+        held = open(path, O_PATH | O_CLOEXEC);
+    }
+    doing(worker, OP_CLOSE);
+    int result = close(writing) ? -1 : is_late && held < 0;
+    if (held < 0)
+        return result;
+    if (!result) {
+        doing(worker, OP_UTIMENSAT);
+        snprintf(path, sizeof path, "/proc/self/fd/%d", held);
+        result = utimensat(AT_FDCWD, path, times, 0) ? 1 : 0;
+    }
+    const int number = errno;
+    close(held);
+    errno = number;
+    return result;
 }
 
 static int is_fuse(int directory)
