@@ -1,16 +1,21 @@
 """What is there and stays gets the metadata of its source, where that differs (``--existing changed``).
 
 No data are copied for it: not for another owner, mode, ACL or attribute, nor for another time, if the contents are the
-same. How it is done, and when a copy is made instead, stands in ``pcopy.fsio.mending``.
+same. How it is done, and when a copy is made instead, stands in ``pcopy.fsio.mending``. A copy is made, too, if the
+item is another user's, so that its time cannot be set; the copy belongs to the caller then.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 
 from pcopy.fsio.attributes import Attributes
-from pcopy.fsio.mending import has_metadata, lacking, mend, same_xattrs
+from pcopy.fsio.mending import Lacking, has_metadata, lacking, mend, same_xattrs
 from pcopy.fsio.nodes import handle_of
+from pcopy.fsio.preserve import CAP_FOWNER, capable
+from pcopy.fsio.problem import MetadataProblem
 from pcopy.fsio.source import status_of
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
@@ -48,12 +53,18 @@ def mended(result: Result, name: bytes, present: Existing, attributes: Attribute
         lacks = lacking(handle, before, attributes, preserve, window)
         if not lacks.is_needed:
             return present, Action.SKIP
-        if not lacks.is_harmless(attributes, before) or before.st_dev != rank.target_device(place):
+        is_refused = rank.options.dry_run and not capable(CAP_FOWNER) and _gives_way(present, before, lacks)
+        if is_refused or not lacks.is_harmless(attributes, before) or before.st_dev != rank.target_device(place):
             return None
         if rank.options.dry_run:
             result.count(counts.MENDED, 1, place)
             return present, Action.META
-        applied = mend(handle, before, attributes, preserve, lacks)
+        try:
+            applied = mend(handle, before, attributes, preserve, lacks)
+        except MetadataProblem as problem:
+            if problem.errno in (errno.EPERM, errno.EACCES) and _gives_way(present, before, lacks):
+                return None
+            raise
         has_changed = status_of(held).st_ctime_ns != before.st_ctime_ns
     result.applied(place, name, applied)
     if has_changed:
@@ -63,3 +74,19 @@ def mended(result: Result, name: bytes, present: Existing, attributes: Attribute
     if left is None:
         return None
     return present._replace(status=left), Action.META if has_changed else Action.SKIP
+
+
+def _gives_way(present: Existing, status: os.stat_result, lacks: Lacking) -> bool:
+    """Return True if an item whose metadata this user may not set is replaced by a copy. Raises ``Problem``.
+
+    It lacks the time, so that its contents have been compared; it is another user's file or symbolic link; and this
+    user may replace it in its directory. With ``--inplace`` no file gets another inode for its metadata.
+    """
+    user = os.geteuid()
+    is_plain = stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
+    if present.rank.options.inplace or not (lacks.times and is_plain) or status.st_uid == user:
+        return False
+    directory = status_of(present.directory)
+    if directory.st_mode & stat.S_ISVTX and directory.st_uid != user and not capable(CAP_FOWNER):
+        return False
+    return os.access(handle_of(present.directory), os.W_OK | os.X_OK, effective_ids=True)
