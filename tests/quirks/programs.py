@@ -1,0 +1,98 @@
+"""Programs that write files, each as one function that takes a source and a mounted directory.
+
+Each leaves what is to be compared with the source in a directory, which it returns.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.support.command import Argument, pcopy, show
+from tests.support.files import write
+
+Case = Callable[[Path, Path, str], Path]
+
+
+def run(program: str, *words: Argument, kernel: str, ranks: int | None = 3) -> None:
+    """A run that must succeed, and say nothing on standard error."""
+    done = pcopy("-q", *words, program=program, ranks=ranks, env={"PCOPY_KERNEL": kernel})
+    assert done.returncode == 0, show(done)
+    assert done.stderr == b"", show(done)
+
+
+def _copied(*options: Argument, program: str = "pcopy", ranks: int = 3) -> Case:
+    def case(source: Path, mounted: Path, kernel: str) -> Path:
+        run(program, "--chunk-size", "1M", *options, f"{source}/", mounted / "copy", kernel=kernel, ranks=ranks)
+        return mounted / "copy"
+
+    return case
+
+
+def _over(*options: Argument, program: str = "pcopy") -> Case:
+    """Over files with other contents and times."""
+
+    def case(source: Path, mounted: Path, kernel: str) -> Path:
+        for path in source.rglob("*"):
+            if path.is_file():
+                write(mounted / "copy" / path.relative_to(source), b"other contents")
+        return _copied(*options, program=program)(source, mounted, kernel)
+
+    return case
+
+
+def _unpacked(source: Path, mounted: Path, kernel: str) -> Path:
+    archive = source.parent / "archive"
+    subprocess.run(["tar", "--format=posix", "-cf", archive, "-C", source, "."], check=True)
+    (mounted / "unpacked").mkdir()
+    run("ptar", "-x", "-f", archive, "-C", mounted / "unpacked", kernel=kernel)
+    return mounted / "unpacked"
+
+
+def _archived(*options: str) -> Case:
+    def case(source: Path, mounted: Path, kernel: str) -> Path:
+        run("ptar", "-c", *options, "-f", mounted / "archive", "-C", source, ".", kernel=kernel)
+        there = source.parent / "unpacked"
+        there.mkdir()
+        subprocess.run(["tar", *options, "-xf", mounted / "archive", "-C", there], check=True)
+        return there
+
+    return case
+
+
+def _recoded(source: Path, mounted: Path, kernel: str) -> Path:
+    run("pcopy", "--chunk-size", "1M", "--compress", "zstd", f"{source}/", mounted / "packed", kernel=kernel)
+    run("pcopy", "--chunk-size", "1M", "--decompress", mounted / "packed/", mounted / "copy", kernel=kernel)
+    return mounted / "copy"
+
+
+def _broadcast(source: Path, mounted: Path, kernel: str) -> Path:
+    (mounted / "copy").mkdir()
+    files = [path for path in source.iterdir() if path.is_file()]
+    run("pbcast", *files, mounted / "copy", kernel=kernel, ranks=None)
+    for other in source.rglob("*"):  # it takes no directories
+        if other.parent != source and other.is_file():
+            there = mounted / "copy" / other.relative_to(source)
+            there.parent.mkdir(parents=True, exist_ok=True)
+            there.write_bytes(other.read_bytes())
+            times = other.stat()
+            os.utime(there, ns=(times.st_atime_ns, times.st_mtime_ns))
+    return mounted / "copy"
+
+
+CASES: dict[str, Case] = {
+    "copy": _copied(),
+    "copy by one rank": _copied("--in-flight", "1", "--checkpoint", "none", ranks=1),
+    "copy without replacing": _copied("--existing", "skip"),
+    "copy, synced": _copied("--fsync"),
+    "replace": _over(),
+    "in place": _over("--inplace"),
+    "mirror": _over(program="psync"),
+    "recode": _recoded,
+    "unpack": _unpacked,
+    "archive": _archived(),
+    "archive, compressed": _archived("--zstd"),
+    "broadcast": _broadcast,
+}

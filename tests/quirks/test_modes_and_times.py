@@ -1,0 +1,102 @@
+"""Servers that show other modes and owners than were set, and servers that set the time of a file at its close."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bench.latency import slow
+from tests.quirks.programs import CASES, run
+from tests.support.files import NOW, noise, write
+from tests.support.quirks import quirky
+
+MIB = 1 << 20
+SIZES = {"empty": 0, "small": 9, "middle": 300_000, "large": 5 * MIB, "larger": 25 * MIB}
+KERNELS = ("c", "python")
+IN_PARTS = (
+    "copy",
+    "copy without replacing",
+    "in place",
+    "mirror",
+    "recode",
+    "unpack",
+    "archive",
+    "archive, compressed",
+)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("quirks") / "source"
+    for name, size in SIZES.items():
+        write(place / name, noise(size))
+    for number in range(20):
+        write(place / f"inner/deep/file{number}", b"%d" % number)
+        write(place / f"beside/{number}/file", b"%d" % number)
+    with (place / "sparse").open("wb") as file:
+        file.truncate(3 * MIB)
+    os.utime(place / "sparse", ns=(NOW, NOW))
+    return place
+
+
+def places(area: Path, case: str, source: Path) -> tuple[Path, Path]:
+    """The source under a name of its own, and an empty directory to be mounted."""
+    own, backing = area / case / "source", area / case / "backing"
+    backing.mkdir(parents=True)
+    own.symlink_to(source)
+    return own, backing
+
+
+def times(directory: Path) -> dict[str, int]:
+    return {
+        str(path.relative_to(directory)): path.stat().st_mtime_ns for path in directory.rglob("*") if path.is_file()
+    }
+
+
+@pytest.mark.in_turn(1)
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    "quirks",
+    [("fixed_mode=0755",), ("fixed_owner=65534",), ("fixed_mode=0644", "fixed_owner=12345")],
+    ids=["mode", "owner", "both"],
+)
+def test_files_arrive_where_the_server_shows_other_modes_or_owners(
+    source: Path, area: Path, quirks: tuple[str, ...], kernel: str
+) -> None:
+    for case in IN_PARTS:
+        own, backing = places(area, case, source)
+        with quirky(backing, *quirks) as mounted:
+            copy = CASES[case](own, mounted, kernel)
+            found = subprocess.run(["diff", "-r", source, copy], capture_output=True, check=False)
+            assert (found.returncode, found.stdout) == (0, b""), case
+        assert not list(backing.rglob(".pcopy-*")), case
+
+
+@pytest.mark.in_turn(1)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_times_are_kept_where_the_server_sets_them_at_close(source: Path, area: Path, kernel: str) -> None:
+    for case in CASES:
+        if case.startswith("archive"):
+            continue
+        own, backing = places(area, case, source)
+        with quirky(backing, "close_time") as mounted:
+            copy = CASES[case](own, mounted, kernel)
+            assert times(copy) == times(source), case
+        assert not list(backing.rglob(".pcopy-*")), case
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_one_file_only_is_made_to_find_out_about_times(source: Path, area: Path, kernel: str) -> None:
+    """Elsewhere no file takes a further operation."""
+    backing = area / "backing"
+    backing.mkdir()
+    with quirky(backing):
+        pass  # skipped here, where nothing can be mounted
+    with slow(backing) as mounted:
+        run("pcopy", f"{source}/inner/", mounted.path / "first", kernel=kernel, ranks=1)
+        counts = mounted.counts()
+    assert counts["write"] == 20 + 1, counts
+    assert sum(each.stat().st_size for each in (backing / "first/deep").iterdir()) == 30
