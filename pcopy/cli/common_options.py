@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pcopy.report.screen import Telling
 
 PROGRESS = ("auto", "bar", "plain", "json", "none")
+INPLACE = ("parallel", "sequential")
+"""Values of ``--inplace``; the first one is that of the option alone."""
 INSECURE_LINKS = "--insecure-links"
 
 

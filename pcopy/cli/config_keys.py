@@ -199,7 +199,7 @@ def _words(action: Action, name: str, value: Value, siblings: Sequence[str]) -> 
     """
     if isinstance(value, Scalar) and value.plain and value in _NOTHING:
         raise ValueError("has no value: write one, or leave the line out")
-    if action.nargs == 0:
+    if action.nargs == 0 or (_may_be_flag(action) and value in (*_TRUE, *_FALSE)):
         return _flag(action, name, value)
     if action.metavar == "TABLE" and isinstance(value, dict):
         return [f"--{name}={','.join(f'{size}={_single(count)}' for size, count in value.items())}"]
@@ -221,18 +221,23 @@ def _words(action: Action, name: str, value: Value, siblings: Sequence[str]) -> 
 
 
 def _flag(action: Action, name: str, value: Value) -> list[str]:
-    if action.const is not None and action.const is not True:
+    if action.const is not None and action.const is not True and action.nargs == 0:
         raise ValueError(f"write {action.dest}: {action.const}")
     is_plain = isinstance(value, Scalar) and value.plain
     if is_plain and value in _FALSE:
         return []
     if is_plain and value in _TRUE:
-        return [f"--{name}"]
+        return [f"--{name}={action.const}" if _may_be_flag(action) else f"--{name}"]
     if not _is_counted(action):
         raise ValueError(f"write true or false{_not(value)}")
     if not (is_plain and isinstance(value, str) and value in ("0", "1", "2")):
         raise ValueError(f"write 0, 1 or 2{_not(value)}")
     return [f"--{name}"] * int(value)
+
+
+def _may_be_flag(action: Action) -> bool:
+    """Return True if the option does not need a value, and has none by default."""
+    return action.nargs == "?" and action.default is None and action.choices is not None
 
 
 def _is_counted(action: Action) -> bool:

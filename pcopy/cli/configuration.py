@@ -32,6 +32,7 @@ AGAINST: tuple[tuple[Collection[str], Collection[str]], ...] = (
     (("dry-run",), ("metrics",)),
     (("list",), ("errors", "log", "metrics", "report")),
     (("inplace",), ("backup",)),
+    (("inplace=sequential",), ("update", "existing=newer", "existing=skip", "existing=fail")),
     (
         ("compress", "decompress"),
         (

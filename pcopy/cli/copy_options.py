@@ -17,7 +17,7 @@ from pcopy.cli.argument_types import (
     stripe_table,
     taking,
 )
-from pcopy.cli.common_options import add_in_flight, add_limits, add_ranks, add_termination
+from pcopy.cli.common_options import INPLACE, add_in_flight, add_limits, add_ranks, add_termination
 from pcopy.cli.mistakes import named_nearest
 from pcopy.fsio.data import REFLINKS
 from pcopy.fsio.preserve import ATTRIBUTES
@@ -65,7 +65,10 @@ def add_everyday(parser: ArgumentParser, program: str) -> None:
         f"they count as failed); default: {'changed' if program == 'psync' else 'replace'}")  # fmt: skip
     add("--checksum", action="store_true",
         help="leave files alone whose contents are equal, whatever their times; replace others")  # fmt: skip
-    add("--inplace", action="store_true", help="write over existing files instead of replacing them by new ones")
+    add("--inplace", metavar="HOW", nargs="?", choices=INPLACE, const=INPLACE[0], default=None,
+        help="write over existing files instead of replacing them by new ones; HOW: parallel (default), or "
+        "--inplace=sequential: write new files under their own names, too, each in order by one rank, as a DST without "
+        "rename needs it")  # fmt: skip
     add("-L", "--dereference", action="store_true", help="follow symbolic links: copy what they lead to")
     add("-x", "--one-file-system", action="store_true",
         help="stay on the file system of SRC: mount points become empty directories")  # fmt: skip

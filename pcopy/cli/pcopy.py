@@ -29,7 +29,7 @@ from pcopy.fsio.preserve import ATTRIBUTES
 from pcopy.jobs.paths import absolute
 from pcopy.launch import interrupts
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
-from pcopy.tasks.base.job import Options, Preserve
+from pcopy.tasks.base.job import KEEPING, Options, Preserve, unrecognised
 from pcopy.text import shown
 
 if TYPE_CHECKING:
@@ -153,7 +153,8 @@ exit status:
                 group_lock=values.group_lock,
                 termination=values.termination,
                 checksum=values.checksum,
-                inplace=values.inplace,
+                inplace=values.inplace == "parallel",
+                sequential=_is_sequential(values, existing),
                 dereference=values.dereference,
                 one_file_system=values.one_file_system,
                 files_from=_list_named(values, words, self.parser),
@@ -239,6 +240,15 @@ def _existing(values: Namespace) -> str:
     if asked not in (None, "changed"):
         raise Refused(f"--checksum decides by contents, --existing {asked} does not: leave one out; see pcopy --help")
     return "changed"
+
+
+def _is_sequential(values: Namespace, existing: str) -> bool:
+    """Return True with ``--inplace=sequential``. Raise ``Refused`` if it cannot be combined with the policy."""
+    if values.inplace != "sequential":
+        return False
+    if existing in KEEPING:
+        raise Refused(f"--inplace=sequential: {unrecognised(existing)}")
+    return True
 
 
 def _list_named(values: Namespace, words: Sequence[str], make: Callable[[], ArgumentParser]) -> bytes:

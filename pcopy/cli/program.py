@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pcopy import __version__, errors
-from pcopy.cli.common_options import INSECURE_LINKS, PROGRESS
+from pcopy.cli.common_options import INPLACE, INSECURE_LINKS, PROGRESS
 from pcopy.cli.mistakes import Unknown, refuse_letters, refuse_unknown, with_nearest
 from pcopy.errors import Refused
 from pcopy.fsio.kernel.choose import kernel_name
@@ -184,7 +184,7 @@ class Program(ABC):
     def read_words(self, argv: Sequence[bytes | str]) -> Words:
         """``argv`` as the parser of options reads it; raises ``Refused`` for whatever is none."""
         parser = self.parser()
-        words = _with_values(list(map(os.fsdecode, argv)), _options_with_numbers(parser))
+        words = _with_values(list(map(os.fsdecode, argv)), parser)
         end = len(_before_operands(words))
         refuse_letters(self.unknown, words[:end], self.letters, self.valued)
         # Without positionals of its own argparse hands back operands and unknown options in their order.
@@ -267,9 +267,10 @@ def _options_with_numbers(parser: ArgumentParser) -> set[str]:
     return {word for word in found if word.startswith("--")} | set(_VALUES_WITH_DASHES)
 
 
-def _with_values(words: Sequence[str], numbers: Collection[str]) -> list[str]:
-    """``words`` in which a ``--progress`` that stands before something else than its value has one, and an option of
-    ``numbers`` has a value that begins like an option. Raises ``Refused``."""
+def _with_values(words: Sequence[str], parser: ArgumentParser) -> list[str]:
+    """``words`` in which a ``--progress`` that stands before something else than its value has one, an ``--inplace``
+    alone has one, and an option with a number has a value that begins like an option. Raises ``Refused``."""
+    numbers, has_inplace = _options_with_numbers(parser), any(action.dest == "inplace" for action in parser._actions)
     said: list[str] = []
     rest = list(words)
     while rest and rest[0] != "--":
@@ -278,6 +279,8 @@ def _with_values(words: Sequence[str], numbers: Collection[str]) -> list[str]:
             if following.isdigit() and not os.path.lexists(following):
                 raise Refused(f"--progress {following}: for a time between lines write --progress-interval {following}")
             word = f"--progress={PROGRESS[0]}"
+        elif word == "--inplace" and has_inplace:  # the next word is no value of it
+            word = f"--inplace={INPLACE[0]}"
         elif word in numbers and re.match(r"-\d", following):
             word = f"{word}={rest.pop(0)}"
         said.append(word)

@@ -194,13 +194,14 @@ class NewFile:
     ) -> None:
         """It is whole, and called ``name`` from now on, instead of what is ``present`` there; raises ``Problem``.
 
-        ``sync``: its contents are on stable storage before. ``store``: so are those of a file whose size was set before
-        its contents were durable; False only with ``--no-sync``. ``marked``: a file beside ``name`` may say that the
-        present one is half written, and is removed.
+        A file that was made as ``name`` has that already. ``sync``: its contents are on stable storage before.
+        ``store``: so are those of a file whose size was set before its contents were durable; False only with
+        ``--no-sync``. ``marked``: a file beside ``name`` may say that the present one is half written, and is removed.
         """
         inode = self.status.st_ino if self._made is None else self._made.inode
         self._close(sync, store=store and self._is_extended)
-        give_name(self._directory, self._made_as, name, inode, present, marked=marked)
+        if name != self._made_as:
+            give_name(self._directory, self._made_as, name, inode, present, marked=marked)
         self._is_done = True
 
     def keep(self, *, sync: bool = False) -> None:
@@ -216,7 +217,12 @@ class NewFile:
     ) -> None:
         if self._is_done:
             return
-        self._give_up(removes=self._made is None or error is None or isinstance(error, Problem))
+        try:
+            self._give_up(removes=self._made is None or error is None or isinstance(error, Problem))
+        except Problem as problem:
+            if not isinstance(error, Problem):
+                raise
+            raise left_over(error, self._made_as, problem) from error
         if self._before and isinstance(error, Problem):
             raise incomplete(error) from error
 
@@ -261,6 +267,13 @@ class NewNode(NewFile):
 
     def _handle(self) -> Handle:
         return handle_of(self.descriptor)
+
+
+def left_over(problem: Problem, name: bytes, kept: Problem) -> Problem:
+    """Return ``problem``, and add that the new item ``name`` is left in the destination, as ``kept`` states."""
+    operation, number, text, *rest = problem.plain
+    text = f"{text}; the incomplete file {os.fsdecode(name)} is left, since it cannot be removed ({kept.strerror})"
+    return Problem.from_plain((operation, number, text, *rest))
 
 
 def give_name(

@@ -6,6 +6,8 @@ them. A type that is not in it is taken for one with many servers, which gain by
 
 from __future__ import annotations
 
+import os
+
 from pcopy import libc
 from pcopy.fsio.identity import OVERLAY, XFS
 from pcopy.named import NamedTuple
@@ -51,6 +53,25 @@ WAYS = {
     0xFE534D42: _SERVED,  # SMB
 }
 """By f_type (statfs(2)). FUSE, Lustre, GPFS, BeeGFS and all others have none of it."""
+
+_CLUSTERS = (0x0BD00BD0, 0x47504653, 0x19830326, 0x01161970, 0x7461636F)  # Lustre, GPFS, BeeGFS, GFS2, OCFS2
+
+
+def is_ordinary(path: bytes) -> bool:
+    """Return True if files can be renamed, and written at any offset, in the directory ``path``, as its type shows.
+
+    Of other types, such as FUSE, that is not known (``pcopy.fsio.sequential``). Also True if nobody can tell: whoever
+    opens the directory reports the error.
+    """
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            kind = libc.type_of_file_system(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return True
+    return kind in WAYS or kind in _CLUSTERS
 
 
 class KnownWays:

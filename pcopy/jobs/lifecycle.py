@@ -303,6 +303,8 @@ def go_on(stored: StoredJob, lock: Lock, size: int, keeping: Keeping, options: O
 
 def _destination_time(job: Job) -> int:
     """The destination's clock, in nanoseconds since 1970: the ctime of a file that is made there and vanishes again."""
+    if job.options.sequential:  # a file there may have no such name, or could not be removed
+        return time.time_ns()
     target = job.roots[0].target
     flags = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC  # not all file systems have files without a name
     with suppress(OSError), held_open(os.open(target, flags, 0o600)) as descriptor:

@@ -126,6 +126,12 @@ def filled_by(roots: Sequence[Root]) -> bytes:
     return roots[0].target if len(roots) > 1 else target_of(roots[0])
 
 
+def directory_filled(roots: Sequence[Root]) -> bytes:
+    """Return the path of an existing directory that ``roots`` are copied into, or become."""
+    path = filled_by(roots)
+    return path if os.path.isdir(path) and not os.path.islink(path) else roots[0].target
+
+
 def lies_in(path: bytes, tree: bytes) -> bool:
     """Is ``path`` the top of a ``tree``, or below it? Both are real paths."""
     return os.path.commonpath((path, tree)) == tree

@@ -17,6 +17,7 @@ from pcopy.fsio.durable import sync_directory
 from pcopy.fsio.named_file import NotTrusted, look_at_directory_of, obstacle
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.seekable_zstd import MOST_FRAMES
+from pcopy.fsio.ways import is_ordinary
 from pcopy.jobs.files_from import path_of, sorted_list
 from pcopy.jobs.meant import unwritable
 from pcopy.jobs.path_read import root_read
@@ -134,6 +135,11 @@ class ArchivePreparation(OfArchive):
         name = job_name(archive)
         _refuse_what_is_made(os.path.dirname(archive), name_of(name), arguments.archive)
         self._left = left_by(os.path.dirname(archive), name)
+        if not (options.dry_run or is_ordinary(os.path.dirname(archive))):
+            from pcopy.tools.sequential import refuse_restricted  # few destinations need it
+
+            advice = "make it elsewhere and copy it there with pcopy"
+            refuse_restricted(os.path.dirname(archive), name, arguments.archive, advice)
         own = tuple(_own(roots, (archive, archive + SUFFIX, *self._left)))
         listed = path_of(self._listed) if self._listed else b""
         if options.dry_run:

@@ -29,7 +29,10 @@ _RENEWED = {
     "bwlimit": "bwlimit",
     "oplimit": "oplimit",
 }
-_NOT_ASKED = {*_RENEWED.values(), "umask", "dry_run", "select", "itemize", "after", "before", "nul_separated", "walk"}
+_NOT_ASKED = {
+    *_RENEWED.values(),
+    *("umask", "dry_run", "select", "itemize", "after", "before", "nul_separated", "walk", "sequential"),
+}
 _IMPLY_A_HASH = frozenset(("--signature", "--manifest", "--verify", "--repair"))
 _WORDS = {"patterns": "--exclude and --include"}
 

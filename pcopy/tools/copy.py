@@ -13,11 +13,12 @@ from typing import BinaryIO
 
 from pcopy.engine.task import Task
 from pcopy.errors import INCOMPLETE, OK, REFUSED, STOPPED, Refused, hindrance
+from pcopy.fsio.ways import is_ordinary
 from pcopy.jobs.directories import StoredJob, is_job
 from pcopy.jobs.earlier_jobs import Earlier, earlier_jobs, taken_over
 from pcopy.jobs.lifecycle import END_PATIENCE, Keeping, KeptJob, as_stored, go_on, keep_new, resuming
 from pcopy.jobs.lock import Lock
-from pcopy.jobs.paths import places_in, resolve, target_of
+from pcopy.jobs.paths import directory_filled, places_in, resolve, target_of
 from pcopy.jobs.rank_store import refuse_unsynced
 from pcopy.jobs.roots import refuse_unwritable
 from pcopy.jobs.spool import NAME_ANOTHER, refusing, spool_in
@@ -107,7 +108,13 @@ class CopyPreparation(Preparation):
             self._earlier = earlier_jobs(roots, options, alone=not arguments.keeping.directory)
             self._has_room = self._look_ahead(roots, options)
             self.telling = self.telling._replace(umask=options.umask)
-            self.job = Job(os.urandom(5).hex(), 1, roots, options, doubted=self._earlier.doubted)
+            name = os.urandom(5).hex()
+            if options.sequential or not is_ordinary(directory_filled(roots)):
+                from pcopy.tools.sequential import fitting  # few destinations need it
+
+                options, told = fitting(options, directory_filled(roots), name)
+                self._earlier = self._earlier._replace(told=(*self._earlier.told, *told))
+            self.job = Job(name, 1, roots, options, doubted=self._earlier.doubted)
             self._listed = self._read_list(roots) if options.files_from else None
         self._signature: str | None = None
         self._unwritten = ""

@@ -45,6 +45,8 @@ def job_lines(
     from pcopy.jobs.earlier_jobs import KEEPING_UNREAD
 
     options, lines = job.options, summary_lines(ended.totals, seconds, ranks, ended.status, before, filters)
+    if options.sequential:
+        lines.insert(1, "  each file was written under its own name, in order, by one rank (sequential)")
     if unwritten:
         lines[-1] = "incomplete: everything is copied, but not all is written that tells of it (status 1)"
     elif lacks_only_deletion(job, ended.totals):

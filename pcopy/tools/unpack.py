@@ -11,6 +11,7 @@ from pcopy.engine.task import Spawn, Task
 from pcopy.errors import INCOMPLETE, OK, Refused
 from pcopy.fsio.named_file import NotTrusted, WrongKind, open_to_read
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.ways import is_ordinary
 from pcopy.jobs.meant import meant
 from pcopy.jobs.path_read import unlookable
 from pcopy.report.streams import tell
@@ -101,7 +102,13 @@ class UnpackPreparation(OfArchive):
             archive_version=version_of(os.stat(archive)),
             members=arguments.paths,
         )
-        self.job = Job(os.urandom(5).hex(), 1, (root,), options)
+        name = os.urandom(5).hex()
+        if not (options.dry_run or is_ordinary(root.target)):
+            from pcopy.tools.sequential import fitting  # few destinations need it
+
+            options, told = fitting(options, root.target, name)
+            self.remarks += told
+        self.job = Job(name, 1, (root,), options)
 
     def begin(self, ranks: int) -> None:
         """What is one stream is decompressed by this process; all ranks of this host read that."""

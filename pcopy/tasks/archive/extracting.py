@@ -24,10 +24,11 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.storing import stored
 from pcopy.tasks.base.values import Known
-from pcopy.tasks.files.existing import look
+from pcopy.tasks.files.existing import look, name_to_make
 
 AT_ONCE = SMALL_FILE // 4
 """Bytes of a file that is unpacked in one go."""
+_ZEROS = memoryview(bytes(1 << 20))
 KERNEL_PIECE = 8 << 20
 """Bytes that copy_file_range moves at once."""
 
@@ -58,8 +59,8 @@ class Extracting:
         if member.kind == FILE:
             new, present = self._new_file(each.name, is_quick=self.is_quick(member))
             with new:
-                self._archive.spare(present)
-                steps = _filled(self._archive, self._ahead, each, new)
+                in_order = self._rank.options.sequential
+                steps = _filled(self._archive, self._ahead, each, new, in_order=in_order)
                 for moved in throttled(steps, self._rank.throttle):
                     self._rank.counters[counts.MOVED] += moved
                     if not self.is_quick(member):
@@ -71,7 +72,7 @@ class Extracting:
             node = Node(_status_of(member), attributes_of(self._lookup, member), member.link)
             present = look(self._directory, each.name)
             self._archive.spare(present)
-            name = each.name if present is None else self._rank.temporary_names.next()
+            name = each.name if present is None else name_to_make(self._rank, self._directory, each.name, present)
             new = NewNode.made(self._directory, name, node, is_temporary=True)
             with new:
                 applied = self.dress(new, member)
@@ -79,14 +80,17 @@ class Extracting:
         self.tell(each, applied, new.shortcoming)
 
     def _new_file(self, name: bytes, *, is_quick: bool) -> tuple[NewFile, os.stat_result | None]:
-        """Under its own name, if that is free and it is quick; else beside it."""
+        """Under its own name, if that is free and it is quick, or always in a destination that cannot rename; else
+        beside it."""
         if is_quick:
             try:
                 return NewFile.at(self._directory, name), None
             except Problem as problem:
                 if problem.errno != errno.EEXIST:
                     raise
-        return NewFile.at(self._directory, self._rank.temporary_names.next()), look(self._directory, name)
+        present = look(self._directory, name)
+        self._archive.spare(present)
+        return NewFile.at(self._directory, name_to_make(self._rank, self._directory, name, present)), present
 
     def _name(self, new: NewFile, name: bytes, present: os.stat_result | None) -> None:
         if new.made_as == name:
@@ -119,8 +123,11 @@ def _status_of(member: Member) -> os.stat_result:
     return os.stat_result(fields, {"st_rdev": member.device})
 
 
-def _filled(archive: OpenArchive, ahead: Ahead, each: ToUnpack, new: NewFile) -> Iterator[int]:
-    """Gives the empty file its contents; yields the bytes that each step moved, raises ``Problem``."""
+def _filled(
+    archive: OpenArchive, ahead: Ahead, each: ToUnpack, new: NewFile, *, in_order: bool = False
+) -> Iterator[int]:
+    """Gives the empty file its contents; yields the bytes that each step moved, raises ``Problem``. ``in_order``: with
+    zeros in its holes."""
     member, at, target = each.member, each.data, new.descriptor
     if member.extents is None and member.size <= AT_ONCE:
         if member.size:
@@ -128,11 +135,24 @@ def _filled(archive: OpenArchive, ahead: Ahead, each: ToUnpack, new: NewFile) ->
             write_all(target, data if len(data) == member.size else archive.read_all(at, member.size), 0)
             yield member.size
         return
-    if member.extents is not None:
+    if member.extents is not None and not in_order:
         new.extend(member.size)
+    end = 0
     for offset, length in ((0, member.size),) if member.extents is None else member.extents:
+        if in_order:
+            yield from _zeros(target, end, offset)
         yield from copied(archive, target, at, offset, length)
-        at += length
+        at, end = at + length, offset + length
+    if in_order:
+        yield from _zeros(target, end, member.size)
+
+
+def _zeros(target: int, start: int, end: int) -> Iterator[int]:
+    """As ``copied``, for a hole."""
+    for at in range(start, end, len(_ZEROS)):
+        piece = _ZEROS[: end - at]
+        write_all(target, piece, at)
+        yield len(piece)
 
 
 def copied(archive: OpenArchive, target: int, at: int, offset: int, length: int) -> Iterator[int]:

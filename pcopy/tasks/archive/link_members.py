@@ -18,7 +18,7 @@ from pcopy.tasks.base.actions import HARD_LINK, Action
 from pcopy.tasks.base.kind import Kind
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Result, Tried
-from pcopy.tasks.files.existing import look
+from pcopy.tasks.files.existing import look, name_to_make
 
 _LONG = 0.02
 """Seconds after which the rest is left to a further task."""
@@ -67,10 +67,10 @@ def _link(rank: Rank, each: ToUnpack) -> None:
     if present is not None and (present.st_dev, present.st_ino) == (there.st_dev, there.st_ino):
         return
     rank.own(OpenArchive).spare(present)
-    made_as = each.name if present is None else rank.temporary_names.next()
+    made_as = each.name if present is None else name_to_make(rank, directory, each.name, present)
     with failing("link"):
         os.link(name, made_as, src_dir_fd=source, dst_dir_fd=directory, follow_symlinks=False)
-    if present is not None:
+    if made_as != each.name:
         try:
             put_in_place(directory, made_as, each.name, there.st_ino)
         except Problem:

@@ -34,7 +34,7 @@ from pcopy.tasks.files.existing import look
 
 def in_parts(rank: Rank, directory: int, member: Member) -> bool:
     """Is the member worth it, in the open ``directory``? Raises ``Problem``."""
-    if member.kind != FILE or member.extents is not None or not rank.splits(member.size):
+    if rank.options.sequential or member.kind != FILE or member.extents is not None or not rank.splits(member.size):
         return False
     archive = rank.own(OpenArchive).plain_descriptor
     sides = (archive, directory) if archive >= 0 else ()

@@ -57,6 +57,14 @@ KEEPING = ("newer", "skip", "fail")
 """Those of them under which nothing may be overwritten that the user has not given up."""
 
 
+def unrecognised(existing: str) -> str:
+    """Return why ``existing``, one of ``KEEPING``, is refused where files are written under their own names."""
+    return (
+        f"--existing {existing} would keep a file that an interrupted copy left incomplete under its own name: "
+        "write --existing changed"
+    )
+
+
 class Options(NamedTuple):
     """What the user wants of a job. Sizes are in bytes, ``modify_window`` in seconds; 0 stands for automatic.
     ``stripe`` is empty unless the user says something."""
@@ -72,6 +80,8 @@ class Options(NamedTuple):
     termination: str = "tree"
     checksum: bool = False
     inplace: bool = False
+    sequential: bool = False
+    """Is each file written under its own name, in order and by one rank? (``pcopy.fsio.sequential``)"""
     dereference: bool = False
     one_file_system: bool = False
     hash: str = ""

@@ -17,6 +17,7 @@ from pcopy.beside import done_beside
 from pcopy.fsio.close import let_go
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.temporary import create, remove
+from pcopy.fsio.ways import is_ordinary
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Kind, Note, Steps
 from pcopy.tasks.base.rank import Rank
@@ -98,7 +99,18 @@ class OpenTarget(OfHost, code=160, doing="opening the directory of this host"):
     directory: bytes
 
     def run(self, rank: Rank, result: Result) -> None:
-        rank.own(HostDirectory).open(self.directory)
+        target = rank.own(HostDirectory)
+        target.open(self.directory)
+        if target.problem is None and target.is_written and not is_ordinary(self.directory):
+            from pcopy.fsio.sequential import examine  # few directories need it
+
+            lacking, left = examine(self.directory, f"{rank.job.name}-{rank.number}")
+            if lacking:
+                also = f" ({left} is left there)" if left else ""
+                text = (
+                    f"the file system {lacking}{also}: send to another directory, and copy the files there with pcopy"
+                )
+                target.problem = Problem("create", 0, text=text)
 
 
 class CheckDirectory(OfHost, code=165, doing="checking the directory of this host"):

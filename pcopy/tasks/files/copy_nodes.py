@@ -20,7 +20,15 @@ from pcopy.tasks.base.kind import Divisible, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Item, Known, Unnamed, unpack_numbers
-from pcopy.tasks.files.existing import EXAMINATIONS, Existing, existing, inherits_acl, may_be_marked, mends
+from pcopy.tasks.files.existing import (
+    EXAMINATIONS,
+    Existing,
+    existing,
+    inherits_acl,
+    may_be_marked,
+    mends,
+    name_to_make,
+)
 from pcopy.tasks.files.name_items import Waiting
 from pcopy.tasks.files.whole_file import Settled, would_be
 from pcopy.tasks.verify.read_items import skipped
@@ -72,15 +80,16 @@ def copy_one_node(rank: Rank, result: Result, item: Item, *, linked: bool) -> Se
         result.copied(place, name, known, how=How.over(present))
         return would_be(known)
     target = rank.open_target(place)
-    made_as = new_name if present is None and not rank.keeps else rank.temporary_names.next()
     is_alike = there is not None and stat.S_IFMT(there.st_mode) == stat.S_IFMT(status.st_mode)
     kept = present.kept_from(status) if present is not None and is_alike else None
     inherits = inherits_acl(rank, place, target)
     node = read_node(source, name, item.inode, options.preserve, follow=options.dereference)
+    is_new = present is None and not rank.keeps
+    made_as = new_name if is_new else name_to_make(rank, target, new_name, there, status)
     with NewNode.made(target, made_as, node, is_temporary=made_as != new_name) as new:
         mark = mark_of(new.descriptor, made=True) if linked or rank.keeps else b""
         applied = new.dress(node.attributes, options.preserve, options.umask, kept=kept, inherits=inherits)
-        if present is None or rank.keeps:
+        if present is None or rank.keeps or made_as == new_name:
             new.keep()
         else:
             _commit(new, new_name, present, status)

@@ -46,7 +46,7 @@ def policy_of(rank: Rank, place: Place) -> Policy:
         keeps=rank.keeps,
         dresses=preserve.mode and preserve.ownership,
         backs_up=bool(options.backup),
-        in_place=options.inplace,
+        in_place=options.inplace or options.sequential,
         sync=rank.syncs_items(place),
         touched=touched,
         mends=(preserve, options.modify_window) if mends(rank) else None,

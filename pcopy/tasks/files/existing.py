@@ -34,10 +34,11 @@ from pcopy.fsio.identity import Identity, Likeness, birth_of, identity_of
 from pcopy.fsio.in_place import Over, open_over
 from pcopy.fsio.kernel.columns import GROUP, OWNER
 from pcopy.fsio.layout import PLAIN, Recipe, Target
+from pcopy.fsio.new_file import clear_way
 from pcopy.fsio.nodes import open_node
 from pcopy.fsio.problem import REPLACED, Problem, TargetChanged, failing, full_directory
 from pcopy.fsio.source import status_of
-from pcopy.fsio.temporary import is_undressed
+from pcopy.fsio.temporary import is_undressed, remove
 from pcopy.named import NamedTuple
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.phases import Phase
@@ -327,6 +328,31 @@ def existing(rank: Rank, place: Place, name: bytes) -> Existing | None:
 def _would_be_gone(rank: Rank, status: os.stat_result) -> bool:
     """Is it a directory that a dry run has told to be deleted? Nothing else is in the way of what waits for that."""
     return stat.S_ISDIR(status.st_mode) and rank.begun_with()[counts.DELETED] > 0
+
+
+def name_to_make(
+    rank: Rank, directory: int, name: bytes, present: os.stat_result | None, source: os.stat_result | None = None
+) -> bytes:
+    """Return the name under which an item is made that is to be called ``name`` in an open directory.
+
+    That is a temporary name. In a destination that cannot rename (``Options.sequential``) it is ``name`` itself, and
+    what is ``present`` there is removed; unless it is the ``source``. Raises ``Problem``.
+    """
+    if not rank.options.sequential:
+        return rank.temporary_names.next()
+    if present is None:
+        return name
+    if source is not None and os.path.samestat(source, present) and present.st_nlink == 1:
+        raise Problem("create", errno.EEXIST, text="it is the source itself")
+    if stat.S_ISDIR(present.st_mode):
+        clear_way(directory, name, present)
+    else:
+        try:
+            remove(directory, name)
+        except Problem as problem:
+            text = f"it cannot be removed first ({problem.strerror}), and a file cannot be renamed to it here"
+            raise Problem("replace", problem.errno or errno.EIO, text=text) from problem
+    return name
 
 
 def over_or_new(

@@ -23,7 +23,16 @@ from pcopy.tasks.base.actions import AFRESH, Action, How
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import UNMADE, Item, Known, Unnamed
-from pcopy.tasks.files.existing import EXAMINATIONS, Existing, existing, inherits_acl, may_be_marked, mends, over_or_new
+from pcopy.tasks.files.existing import (
+    EXAMINATIONS,
+    Existing,
+    existing,
+    inherits_acl,
+    may_be_marked,
+    mends,
+    name_to_make,
+    over_or_new,
+)
 from pcopy.tasks.files.layouts import laid_out
 from pcopy.tasks.verify.read_items import skipped
 
@@ -164,9 +173,9 @@ def _write(
     (place, name), version = item.names[0], Version.of(status)
     options = rank.options
     target, new_name = rank.open_target(place), rank.new_name(place, name)
-    temporary = rank.temporary_names.next()
     there = None if present is None else present.status
     kept = None if present is None else present.kept_from(status)
+    temporary = name_to_make(rank, target, new_name, there, status)
     over, recipe = over_or_new(rank, place, None if kept is None else present, reading, status, temporary)
     with NewFile.beside(target, temporary, layout=recipe, over=over) as new:
         made = new.identity(place.target_id.mount) if linked else None

@@ -30,7 +30,7 @@ from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.base.values import Contents, Copy, FailedName, Item, Known, Place, Unnamed
-from pcopy.tasks.files.existing import Existing, hold_copy, look, may_be_marked, status_there
+from pcopy.tasks.files.existing import Existing, hold_copy, look, may_be_marked, name_to_make, status_there
 from pcopy.tasks.files.naming import Naming, discard
 from pcopy.tasks.links.copy_anew import anew, looked_at
 from pcopy.tasks.verify.read_items import read_too, skipped
@@ -183,11 +183,12 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
                 if linked or not may_relink(there, like):
                     skipped(rank, result, place, source_name, self.copy.known)
                     return False
-                temporary = rank.temporary_names.next()
+                temporary = name_to_make(rank, target, name, present, like)
                 _make(held, target, temporary)
                 try:
                     there.back_up(like)
-                    give_name(target, temporary, name, like.st_ino, present, marked=may_be_marked(rank, present))
+                    if temporary != name:
+                        give_name(target, temporary, name, like.st_ino, present, marked=may_be_marked(rank, present))
                 except Problem:
                     remove(target, temporary)
                     raise

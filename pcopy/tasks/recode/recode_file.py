@@ -225,6 +225,8 @@ def _split(item: Item, rank: Rank, result: Result) -> Generator[None, None, bool
 def _divided(rank: Rank, place: Place, reading: int, size: int) -> Division | None:
     """How the file is divided; None if it is not. Raises ``Problem``."""
     options = rank.options
+    if options.sequential:
+        return None
     chunk = chunk_size(options.chunk_size, options.block_size, size, 0, 1)
     if options.compress:
         if 2 * size < 3 * chunk:

@@ -25,6 +25,7 @@ from pcopy.tasks.base.rank import FILES_PER_SLICE, Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.storing import stored
 from pcopy.tasks.base.values import Item, Known, pack_numbers, unpack_numbers
+from pcopy.tasks.files.existing import name_to_make
 from pcopy.tasks.files.layouts import laid_out
 from pcopy.tasks.recode.goal import Goal, checked, commit, goal_of, is_for_the_list, level_of, span_for, stays
 
@@ -72,7 +73,8 @@ def recode_whole(rank: Rank, result: Result, item: Item) -> Generator[None, None
             result.items.did(how.action, place, goal.name, FILE, status.st_size)
             return
         target, recipe = rank.open_target(place), goal.recipe(reading, status)
-        with NewFile.beside(target, rank.temporary_names.next(), layout=recipe) as new:
+        made_as = name_to_make(rank, target, goal.name, there, status)
+        with NewFile.beside(target, made_as, layout=recipe) as new:
             hasher = rank.hasher()
             yield from _fill(rank, goal, reading, status.st_size, new, hasher)
             attributes = read_attributes(reading, status, rank.options.preserve)

@@ -1,0 +1,40 @@
+"""Find out before a job begins whether its destination can be written in one way only (``pcopy.fsio.sequential``)."""
+
+from __future__ import annotations
+
+from pcopy.errors import Refused
+from pcopy.fsio.sequential import examine
+from pcopy.tasks.base.job import KEEPING, Options, unrecognised
+from pcopy.text import shown
+
+
+def fitting(options: Options, path: bytes, job: str) -> tuple[Options, list[str]]:
+    """Return ``options`` for a job that writes into the directory ``path``, and notices for the user.
+
+    If files there can only be written in order and under their own names, that is how the job writes all files, and
+    holes are filled. Raises ``Refused`` where the options exclude that.
+    """
+    told: list[str] = []
+    if not (options.sequential or options.dry_run):
+        lacking, left = examine(path, job)
+        if left:
+            told.append(f"{shown(path)}: a file of pcopy's own is left there, since it cannot be removed: {left}")
+        if not lacking:
+            return options, told
+        why = f"{shown(path)}: the file system {lacking}"
+        if options.existing in KEEPING:
+            raise Refused(f"{why}, and {unrecognised(options.existing)}")
+        if options.backup:
+            raise Refused(f"{why}, and --backup would rename what is replaced: leave it out")
+        told.append(f"{why}: each file is written under its own name, in order, by one rank")
+        options = options._replace(sequential=True)
+    return options._replace(preserve=options.preserve._replace(sparse=False)), told
+
+
+def refuse_restricted(path: bytes, job: str, file: bytes, advice: str) -> None:
+    """Raise ``Refused`` if ``file`` cannot be made in the directory ``path``, since that can be written in one way
+    only."""
+    lacking, left = examine(path, job)
+    also = f" ({left} is left there)" if left else ""
+    if lacking:
+        raise Refused(f"{shown(file)}: cannot be made: the file system {lacking}{also}; {advice}")
