@@ -48,9 +48,10 @@ def replacing(
     """
     descriptor = _unnamed(directory, mode) if unnamed else -1
     is_named = descriptor < 0
-    with failing("create"):
+    with explained("create", "cannot create files with a leading dot"):
         if is_named:
             descriptor = os.open(temporary, NEW, mode, dir_fd=directory)
+    with failing("create"):
         stream = open(descriptor, "wb", buffering=_BUFFER)  # noqa: SIM115
     try:
         try:
@@ -66,7 +67,7 @@ def replacing(
                 is_named = True
             with failing("close"):
                 stream.close()
-            with failing("rename"):
+            with explained("rename", "cannot rename files"):
                 os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
         finally:
             with suppress(OSError):  # it may fail again to write what it holds, and must not hide the first error
@@ -78,6 +79,18 @@ def replacing(
         raise
     if synced is Synced.NAME:
         sync_directory(directory)
+
+
+@contextmanager
+def explained(operation: str, lacking: str) -> Iterator[None]:
+    """What the system refuses is a ``Problem``. If the file system does not support the operation, that states so."""
+    with failing(operation):
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+            raise Problem(operation, error.errno, text=f"the file system {lacking} ({error.strerror})") from error
 
 
 def _unnamed(directory: int, mode: int) -> int:

@@ -13,7 +13,8 @@ import os
 from contextlib import suppress
 
 from pcopy.fsio.close import abandon, held_open
-from pcopy.fsio.temporary import NEW, PREFIX
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.temporary import NEW, PREFIX, remove
 from pcopy.named import NamedTuple
 
 _UNSUPPORTED = frozenset(
@@ -29,6 +30,13 @@ _APART = 1 << 16
 """Where the last byte of the file is written, before the first one."""
 
 
+NAME = PREFIX + b"examination"
+"""The file that is made.
+
+It has the same name each time, so that no second one is left where nothing can be removed.
+"""
+
+
 class Examined(NamedTuple):
     """What is not possible in a directory, with the error (empty: nothing was found), and the name of a file that the
     examination has left there, since it could not be removed."""
@@ -37,71 +45,88 @@ class Examined(NamedTuple):
     left: str = ""
 
 
-def examine(path: bytes, job: str) -> Examined:
-    """Find out what is not possible in the directory ``path``. ``job`` is part of the names that are used there.
+def examine(path: bytes, *, writes: bool = True) -> Examined:
+    """Find out what is not possible in the directory ``path``.
 
-    What cannot be found out, as on a full disk, is taken to be possible: the copy reports it. Raises nothing.
+    ``writes``: files are to be written in any order. What cannot be found out, as on a full disk, is taken to be
+    possible: the copy reports it. Raises nothing.
     """
     with suppress(OSError), held_open(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
         before = os.fstat(directory)
         try:
-            return _examined(directory, job.encode())
+            return _examined(directory, writes=writes)
         finally:
             with suppress(OSError):  # whatever is refused later has left the directory as it was
                 os.utime(directory, ns=(before.st_atime_ns, before.st_mtime_ns))
     return Examined()
 
 
-def _examined(directory: int, job: bytes) -> Examined:
-    stem = b"%s%s-1-0." % (PREFIX, job)  # ``remove_leftovers`` finds what a kill leaves
-    name = stem + b"made"
+def _examined(directory: int, *, writes: bool) -> Examined:
     try:
-        descriptor = os.open(name, NEW, 0o600, dir_fd=directory)
+        descriptor = _created(directory, NAME)
+    except Problem as problem:
+        return Examined(_told("cannot remove files", problem), os.fsdecode(NAME))
     except OSError as error:
-        plain = name.removeprefix(b".")
-        if error.errno not in _NAME_REFUSED or not _is_makeable(directory, plain):
-            return Examined()
-        return Examined(_told("refuses names with a leading dot", error), _removed(directory, plain))
-    lacking = ""
-    try:
-        os.ftruncate(descriptor, _APART + 1)
-        os.pwrite(descriptor, b"1", _APART)
-        os.pwrite(descriptor, b"0", 0)
-        closing, descriptor = descriptor, -1
-        os.close(closing)  # some file systems report only here what they do not support
-    except OSError as error:
-        if error.errno in _UNSUPPORTED:
-            lacking = _told("accepts writes only in order, to new files", error)
-    if descriptor >= 0:
-        abandon(descriptor)
+        return _without_dot(directory, error)
+    lacking, name = _written(descriptor, writes=writes), NAME
     if not lacking:
-        renamed = stem + b"renamed"
+        renamed = NAME + b"-renamed"
         try:
             os.rename(name, renamed, src_dir_fd=directory, dst_dir_fd=directory)
             name = renamed
         except OSError as error:
             if error.errno in _UNSUPPORTED:
                 lacking = _told("cannot rename files", error)
-    return Examined(lacking, _removed(directory, name))
+    return _removed(directory, name, lacking)
 
 
-def _is_makeable(directory: int, name: bytes) -> bool:
-    """Create an empty file; return True if that was possible."""
+def _without_dot(directory: int, refused: OSError) -> Examined:
+    """As ``_examined``, where the file was ``refused``: make one whose name has no leading dot."""
+    name, lacking = NAME.removeprefix(b"."), _told("refuses names with a leading dot", refused)
     try:
-        os.close(os.open(name, NEW, 0o600, dir_fd=directory))
+        if refused.errno not in _NAME_REFUSED:
+            return Examined()
+        abandon(_created(directory, name))
+    except Problem:
+        return Examined(lacking, os.fsdecode(name))
     except OSError:
-        return False
-    return True
+        return Examined()
+    return _removed(directory, name, lacking)
 
 
-def _removed(directory: int, name: bytes) -> str:
-    """Remove a file; return its name and why not, if it stays."""
+def _removed(directory: int, name: bytes, lacking: str) -> Examined:
+    """Remove the file."""
     try:
-        os.unlink(name, dir_fd=directory)
-    except FileNotFoundError:
-        pass
+        remove(directory, name)
+    except Problem as problem:
+        return Examined(lacking or _told("cannot remove files", problem), os.fsdecode(name))
+    return Examined(lacking)
+
+
+def _created(directory: int, name: bytes) -> int:
+    """Create the file, and remove one that a killed process has left; raise ``OSError``, and ``Problem`` if that one
+    cannot be removed."""
+    with suppress(FileExistsError):
+        return os.open(name, NEW, 0o600, dir_fd=directory)
+    remove(directory, name)
+    return os.open(name, NEW, 0o600, dir_fd=directory)
+
+
+def _written(descriptor: int, *, writes: bool) -> str:
+    """Write to the new file, and close it; return what is not possible."""
+    try:
+        try:
+            if writes:
+                os.ftruncate(descriptor, _APART + 1)
+                os.pwrite(descriptor, b"1", _APART)
+            os.pwrite(descriptor, b"0", 0)
+        except OSError:
+            abandon(descriptor)
+            raise
+        os.close(descriptor)  # some file systems report only here what they do not support
     except OSError as error:
-        return f"{os.fsdecode(name)} ({error.strerror})"
+        if error.errno in _UNSUPPORTED:
+            return _told("accepts writes only in order, to new files", error)
     return ""
 
 

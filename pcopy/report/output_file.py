@@ -41,7 +41,8 @@ class OutputFile:
     def _try(self) -> None:
         refuse_to_replace(self._directory, self.name)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        os.close(os.open(self._temporary, flags, 0o600, dir_fd=self._directory))
+        with durable.explained("create", "cannot create files with a leading dot"):
+            os.close(os.open(self._temporary, flags, 0o600, dir_fd=self._directory))
         os.unlink(self._temporary, dir_fd=self._directory)
 
     def read(self, most: int) -> bytes:

@@ -139,7 +139,7 @@ class ArchivePreparation(OfArchive):
             from pcopy.tools.sequential import refuse_restricted  # few destinations need it
 
             advice = "make it elsewhere and copy it there with pcopy"
-            refuse_restricted(os.path.dirname(archive), name, arguments.archive, advice)
+            refuse_restricted(os.path.dirname(archive), arguments.archive, advice, writes=True)
         own = tuple(_own(roots, (archive, archive + SUFFIX, *self._left)))
         listed = path_of(self._listed) if self._listed else b""
         if options.dry_run:

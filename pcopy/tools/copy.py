@@ -108,13 +108,12 @@ class CopyPreparation(Preparation):
             self._earlier = earlier_jobs(roots, options, alone=not arguments.keeping.directory)
             self._has_room = self._look_ahead(roots, options)
             self.telling = self.telling._replace(umask=options.umask)
-            name = os.urandom(5).hex()
             if options.sequential or not is_ordinary(directory_filled(roots)):
                 from pcopy.tools.sequential import fitting  # few destinations need it
 
-                options, told = fitting(options, directory_filled(roots), name)
+                options, told = fitting(options, directory_filled(roots))
                 self._earlier = self._earlier._replace(told=(*self._earlier.told, *told))
-            self.job = Job(name, 1, roots, options, doubted=self._earlier.doubted)
+            self.job = Job(os.urandom(5).hex(), 1, roots, options, doubted=self._earlier.doubted)
             self._listed = self._read_list(roots) if options.files_from else None
         self._signature: str | None = None
         self._unwritten = ""

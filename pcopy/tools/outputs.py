@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from pcopy import __version__
 from pcopy.errors import Refused
 from pcopy.fsio.directories import count_entries
+from pcopy.fsio.ways import is_ordinary
 from pcopy.jobs.meant import meant_or_made, unwritable
 from pcopy.jobs.paths import filled_by, lies_in, refuse_within, source_of
 from pcopy.report.screen import Telling
@@ -118,6 +119,7 @@ def check_lists(paths: Sequence[bytes], roots: Sequence[Root], telling: Telling,
             if status.st_size and not force:
                 raise Refused(f"{shown(path)}: is there already, and kept; --force replaces it")
         _check_directory(path)
+        _check_renames(path)
 
 
 def _refuse_the_same(outputs: Mapping[str, bytes]) -> None:
@@ -167,6 +169,7 @@ def _check_output(what: str, path: bytes) -> None:
         status = os.lstat(path)
     except FileNotFoundError:
         _check_directory(path)
+        _check_renames(path)
         return
     except OSError as error:
         raise Refused(f"{shown(path)}: cannot be written: {error.strerror}") from None
@@ -175,6 +178,7 @@ def _check_output(what: str, path: bytes) -> None:
         called = _CALLED.get(what, f"no {what}")
         raise Refused(f"{shown(path)}: is there already, and is {called}; name another file, or remove it")
     _check_directory(path)
+    _check_renames(path)
 
 
 def _check_written_through(what: str, path: bytes) -> None:
@@ -257,6 +261,15 @@ def _check_directory(path: bytes, called: bytes = b"") -> None:
         raise Refused(f"{shown(called or path)}: the directory {shown(named)} does not exist; {advice}")
     if why := unwritable(directory):
         raise Refused(f"{shown(called or path)}: cannot be written, since {why}; name another file")
+
+
+def _check_renames(path: bytes) -> None:
+    """Raises ``Refused`` unless a file with another name can be renamed to ``path``."""
+    directory = os.path.dirname(_real_name(path, ""))
+    if not is_ordinary(directory):
+        from pcopy.tools.sequential import refuse_restricted  # few directories need it
+
+        refuse_restricted(directory, path, "name a file elsewhere", writes=False)
 
 
 def umask_of_user() -> int:

@@ -8,7 +8,7 @@ from pcopy.tasks.base.job import KEEPING, Options, unrecognised
 from pcopy.text import shown
 
 
-def fitting(options: Options, path: bytes, job: str) -> tuple[Options, list[str]]:
+def fitting(options: Options, path: bytes) -> tuple[Options, list[str]]:
     """Return ``options`` for a job that writes into the directory ``path``, and notices for the user.
 
     If files there can only be written in order and under their own names, that is how the job writes all files, and
@@ -16,7 +16,7 @@ def fitting(options: Options, path: bytes, job: str) -> tuple[Options, list[str]
     """
     told: list[str] = []
     if not (options.sequential or options.dry_run):
-        lacking, left = examine(path, job)
+        lacking, left = examine(path)
         if left:
             told.append(f"{shown(path)}: a file of pcopy's own is left there, since it cannot be removed: {left}")
         if not lacking:
@@ -31,10 +31,12 @@ def fitting(options: Options, path: bytes, job: str) -> tuple[Options, list[str]
     return options._replace(preserve=options.preserve._replace(sparse=False)), told
 
 
-def refuse_restricted(path: bytes, job: str, file: bytes, advice: str) -> None:
-    """Raise ``Refused`` if ``file`` cannot be made in the directory ``path``, since that can be written in one way
-    only."""
-    lacking, left = examine(path, job)
+def refuse_restricted(path: bytes, file: bytes, advice: str, *, writes: bool) -> None:
+    """Raise ``Refused`` if ``file``, which is renamed when it is whole, cannot be made in the directory ``path``.
+
+    ``writes``: it is written in any order.
+    """
+    lacking, left = examine(path, writes=writes)
     also = f" ({left} is left there)" if left else ""
     if lacking:
         raise Refused(f"{shown(file)}: cannot be made: the file system {lacking}{also}; {advice}")

@@ -102,13 +102,12 @@ class UnpackPreparation(OfArchive):
             archive_version=version_of(os.stat(archive)),
             members=arguments.paths,
         )
-        name = os.urandom(5).hex()
         if not (options.dry_run or is_ordinary(root.target)):
             from pcopy.tools.sequential import fitting  # few destinations need it
 
-            options, told = fitting(options, root.target, name)
+            options, told = fitting(options, root.target)
             self.remarks += told
-        self.job = Job(name, 1, (root,), options)
+        self.job = Job(os.urandom(5).hex(), 1, (root,), options)
 
     def begin(self, ranks: int) -> None:
         """What is one stream is decompressed by this process; all ranks of this host read that."""

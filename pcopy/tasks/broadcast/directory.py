@@ -104,7 +104,7 @@ class OpenTarget(OfHost, code=160, doing="opening the directory of this host"):
         if target.problem is None and target.is_written and not is_ordinary(self.directory):
             from pcopy.fsio.sequential import examine  # few directories need it
 
-            lacking, left = examine(self.directory, f"{rank.job.name}-{rank.number}")
+            lacking, left = examine(self.directory)
             if lacking:
                 also = f" ({left} is left there)" if left else ""
                 text = (

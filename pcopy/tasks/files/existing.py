@@ -350,7 +350,7 @@ def name_to_make(
         try:
             remove(directory, name)
         except Problem as problem:
-            text = f"it cannot be removed first ({problem.strerror}), and a file cannot be renamed to it here"
+            text = "it has to be removed first, since a file cannot be renamed to it here"
             raise Problem("replace", problem.errno or errno.EIO, text=text) from problem
     return name
 
