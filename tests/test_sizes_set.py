@@ -30,6 +30,7 @@ ALLOWED = {
     "libc.py fallocate": KEEPS_SIZE,
     "libc.py punch": "it takes data away; the size stays",
     "fsio/in_place.py open_over": SHRINKS,
+    "fsio/sequential.py _written": "a file that is removed at once",
     "tasks/recode/finish_recoded.py _finish": f"{SHRINKS}: to what was written of the room it had",
     "tasks/archive/archive_file.py ArchiveFile.end_at": "all ranks sync the archive before it gets its name",
     "lustre/restripe.py _fill": "fsync follows, and the contents are read back before the layouts are exchanged",

@@ -1,0 +1,226 @@
+"""Destinations that cannot rename, refuse names with a leading dot, or accept writes only in order, such as S3 mounts.
+
+Each program leaves a right result there, or refuses in one line; nothing of pcopy's own is left in either case.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bench.latency import is_possible
+from tests.support import native
+from tests.support.command import Argument, Completed, pcopy, show, succeed, summary
+from tests.support.faults import require_strace
+from tests.support.oracle import changes, differences, snapshot
+from tests.support.processes import background, wait_until
+
+pytestmark = pytest.mark.skipif(not is_possible(), reason="it takes root and libfuse3-dev")
+
+LARGE = 6 << 20
+SAYS_SO = "each file was written under its own name, in order, by one rank"
+
+RESTRICTED = {
+    "no rename": ("rename=ENOSYS",),
+    "no dot names": ("no_dot_names",),
+    "in order": ("sequential",),
+    "all of them": ("rename=EOPNOTSUPP", "no_dot_names", "sequential"),
+}
+situations = pytest.mark.parametrize("situation", RESTRICTED)
+kernels = pytest.mark.parametrize("kernel", ["c", "python"])
+
+
+@contextmanager
+def restricted(area: Path, situation: str) -> Iterator[tuple[Path, Path]]:
+    """Yield a mounted directory with this restriction, and the directory that it shows."""
+    from tests.support.quirks import quirky
+
+    backing = area / "backing"
+    backing.mkdir()
+    with quirky(backing, *RESTRICTED[situation]) as mounted:
+        yield mounted, backing
+
+
+@pytest.fixture
+def source(area: Path) -> Path:
+    """A large file, one with holes, small ones, two names of one file, and a symbolic link."""
+    source = area / "source"
+    (source / "within").mkdir(parents=True)
+    (source / "large").write_bytes(os.urandom(LARGE))
+    with (source / "holes").open("wb") as file:
+        file.write(b"begin")
+        file.seek(3 << 20)
+        file.write(b"middle")
+        file.truncate(5 << 20)
+    for number in range(4):
+        (source / f"within/small{number}").write_bytes(b"%d" % number * 5000)
+    os.link(source / "within/small1", source / "within/name")
+    (source / "within/link").symlink_to("small0")
+    os.utime(source, ns=(10**18, 10**18))
+    return source
+
+
+def run(*words: Argument, kernel: str = "python", program: str = "pcopy", ranks: int | None = 3) -> Completed:
+    if kernel == "c":
+        native.require()
+    return pcopy(*words, program=program, ranks=ranks, env={"PCOPY_KERNEL": kernel})
+
+
+def unlike(source: Path, copy: Path) -> list[str]:
+    """Return what differs, but for holes, which are filled."""
+    return [line for line in differences(source, copy) if not line.startswith("allocated bytes ")]
+
+
+def left_over(backing: Path) -> list[str]:
+    return [path.name for path in backing.rglob("*pcopy-*")]
+
+
+@kernels
+@situations
+def test_copies_are_right_and_say_how(area: Path, source: Path, situation: str, kernel: str) -> None:
+    with restricted(area, situation) as (mounted, backing):
+        for change in ("new", "replaced", "updated"):
+            if change == "updated":
+                (source / "large").write_bytes(os.urandom(LARGE))
+                (source / "within/small2").write_bytes(b"changed")
+            words: list[Argument] = ["--chunk-size", "1M", f"{source}/", mounted / "copy"]
+            done = run(*words, program="psync" if change == "updated" else "pcopy", kernel=kernel)
+            assert done.returncode == 0, show(done)
+            assert SAYS_SO in done.stdout.decode()
+            assert not unlike(source, backing / "copy")
+            assert not left_over(backing)
+
+
+@kernels
+@situations
+def test_archives_are_unpacked_there(area: Path, source: Path, situation: str, kernel: str) -> None:
+    subprocess.run(["tar", "--format=posix", "-C", source, "-cSf", area / "a.tar", "."], check=True)
+    with restricted(area, situation) as (mounted, backing):
+        (mounted / "copy").mkdir()
+        (mounted / "copy/large").write_bytes(b"to be replaced")
+        done = run("-x", "-f", area / "a.tar", "-C", mounted / "copy", program="ptar", kernel=kernel)
+        assert done.returncode == 0, show(done)
+        assert not unlike(source, backing / "copy")
+        assert not left_over(backing)
+
+
+@situations
+def test_files_are_compressed_and_decompressed_there(area: Path, source: Path, situation: str) -> None:
+    with restricted(area, situation) as (mounted, backing):
+        done = run("--compress", "zstd", "--chunk-size", "1M", f"{source}/", mounted / "packed")
+        assert done.returncode == 0, show(done)
+        unpacked = subprocess.run(["zstd", "-dcq", backing / "packed/large.zst"], check=True, capture_output=True)
+        assert unpacked.stdout == (source / "large").read_bytes()
+        done = run("--decompress", "--chunk-size", "1M", f"{mounted}/packed/", mounted / "copy")
+        assert done.returncode == 0, show(done)
+        compared = subprocess.run(["diff", "-r", source, backing / "copy"], check=False, capture_output=True)
+        assert not compared.stdout
+        assert not left_over(backing)
+
+
+REFUSED = {
+    "ptar": ("-c", "-f", "{there}/made.tar", "{source}"),
+    "pbcast": ("{source}/large", "{there}"),
+    "pverify": ("--create", "{there}/signature", "{source}"),
+    "pcopy -u": ("-u", "{source}", "{there}"),
+    "pcopy --existing skip": ("--existing", "skip", "{source}", "{there}"),
+    "pcopy --existing fail": ("--existing", "fail", "{source}", "{there}"),
+    "pcopy --backup": ("--backup", "{elsewhere}", "{source}", "{there}"),
+    "pcopy --metrics": ("--metrics", "{there}/made.prom", "{source}", "{elsewhere}"),
+    "pwalk": ("{source}", "-o", "{there}/made.txt"),
+}
+RIGHT_IN_ORDER = ("pverify", "pcopy --metrics", "pwalk")
+"""Those that write one file in its order."""
+
+
+@pytest.mark.parametrize("command", REFUSED)
+@pytest.mark.parametrize("situation", ["no rename", "no dot names", "in order"])
+def test_what_cannot_be_right_is_refused_in_one_line(area: Path, source: Path, situation: str, command: str) -> None:
+    program = command.split(maxsplit=1)[0]
+    with restricted(area, situation) as (mounted, backing):
+        places = {"there": mounted, "source": source, "elsewhere": area / "elsewhere"}
+        words = [word.format(**places) for word in REFUSED[command]]
+        done = run(*words, program=program, ranks=None)
+        if situation == "in order" and command in RIGHT_IN_ORDER:
+            assert done.returncode == 0, show(done)
+            return
+        assert done.returncode in {"pbcast": (1,), "pwalk": (2, 75)}.get(program, (2,)), show(done)
+        lines = done.stderr.decode().splitlines()
+        assert len(lines) == 1, show(done)
+        assert "the file system " in lines[0]
+        assert "unlink" not in lines[0]
+        assert not list(backing.iterdir())
+
+
+@pytest.mark.parametrize("way", ["resumed", "copied anew"])
+def test_an_interrupted_copy_is_completed(area: Path, source: Path, way: str) -> None:
+    with restricted(area, "all of them") as (mounted, backing):
+        words: list[Argument] = ["--checkpoint", area / "job", f"{source}/", mounted / "copy"]
+        slowly: list[Argument] = ["--bwlimit", "3M", *words]
+        with background(*slowly, ranks=2, env={"PCOPY_KERNEL": "python"}) as killed:
+            large = backing / "copy/large"
+            assert wait_until(lambda: large.exists() and large.stat().st_size)
+            killed.kill_all()
+        assert large.stat().st_size < LARGE
+        anew: list[Argument] = ["--existing", "changed", *words[2:]]
+        succeed(*(("--resume", area / "job", "--bwlimit", "1G") if way == "resumed" else anew), ranks=2)
+        assert not unlike(source, backing / "copy")
+        assert not left_over(backing)
+
+
+def test_files_that_cannot_be_replaced_fail_by_name(area: Path, source: Path) -> None:
+    RESTRICTED["no unlink"] = ("rename=ENOSYS", "unlink=EPERM")
+    with restricted(area, "no unlink") as (mounted, backing):
+        copied = succeed(f"{source}/", mounted / "copy", ranks=2)
+        assert "cannot be removed: .pcopy-examination" in copied.stderr.decode()
+        before = snapshot(backing / "copy")
+        done = run("--json", f"{source}/", mounted / "copy", kernel="python")
+        assert summary(done)["failed"] > 0
+        assert all("has to be removed first" in line for line in done.stderr.decode().splitlines() if "large" in line)
+        assert not [line for line in changes(before, snapshot(backing / "copy")) if "large" in line]
+        assert set(left_over(backing)) == {".pcopy-examination"}
+
+
+def test_sequential_is_what_inplace_says_elsewhere(area: Path, source: Path) -> None:
+    require_strace()
+    wrap = ["strace", "-f", "-qq", "-e", "trace=rename,renameat,renameat2,ftruncate", "-o", area / "trace", "--"]
+    for _ in range(2):
+        words: list[Argument] = ["--checkpoint", "none", "--inplace=sequential", f"{source}/", area / "copy"]
+        done = succeed(*words, ranks=2, wrap=wrap)
+        assert SAYS_SO in done.stdout.decode()
+        assert not unlike(source, area / "copy")
+        named = [line for line in (area / "trace").read_text().splitlines() if "rename" in line or "ftrunc" in line]
+        assert not named
+
+
+def test_ordinary_file_systems_are_not_examined(area: Path, source: Path) -> None:
+    require_strace()
+    wrap = ["strace", "-f", "-qq", "-e", "trace=openat", "-o", area / "trace", "--"]
+    succeed(f"{source}/", area / "copy", ranks=1, wrap=wrap)
+    assert b"examination" not in (area / "trace").read_bytes()
+
+
+@pytest.mark.parametrize("policy", [["-u"], ["--existing", "newer"], ["--existing", "skip"], ["--existing", "fail"]])
+def test_policies_that_would_keep_incomplete_files_are_refused(area: Path, source: Path, policy: list[str]) -> None:
+    done = pcopy("--inplace=sequential", *policy, source, area / "copy")
+    assert done.returncode == 2, show(done)
+    assert done.stderr.decode().count("\n") == 1
+    assert not (area / "copy").exists()
+
+
+def test_signal_stops_in_order(area: Path, source: Path) -> None:
+    """A stop leaves whole files, or none, under their names."""
+    with background("--inplace=sequential", "--bwlimit", "3M", f"{source}/", area / "copy", ranks=2) as stopped:
+        large = area / "copy/large"
+        assert wait_until(lambda: large.exists() and large.stat().st_size)
+        stopped.process.send_signal(signal.SIGTERM)
+        stopped.process.communicate(timeout=60)
+        assert stopped.process.returncode == 75
+    whole = [path for path in (area / "copy").rglob("*") if path.is_file() and not path.is_symlink()]
+    assert all(path.read_bytes() == (source / path.relative_to(area / "copy")).read_bytes() for path in whole)
