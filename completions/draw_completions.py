@@ -18,6 +18,7 @@ ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
 
 from docs.drawn import keep  # noqa: E402
+from pcopy.cli.config_keys import may_be_flag  # noqa: E402
 from pcopy.cli.pbcast import PBCAST  # noqa: E402
 from pcopy.cli.pchmod import PCHMOD  # noqa: E402
 from pcopy.cli.pcopy import PCOPY  # noqa: E402
@@ -77,7 +78,7 @@ def options_of(program: Program) -> Iterator[Option]:
 
 
 def takes(action: argparse.Action, words: tuple[str, ...], value: str) -> str:
-    if action.nargs == 0:
+    if action.nargs == 0 or may_be_flag(action):  # the next word is no value of it
         return "nothing"
     if words:
         return "words"

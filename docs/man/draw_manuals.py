@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from docs.drawn import keep  # noqa: E402
 from pcopy import __version__  # noqa: E402
-from pcopy.cli.config_keys import BY_HAND, BY_HAND_OF, name_of  # noqa: E402
+from pcopy.cli.config_keys import BY_HAND, BY_HAND_OF, may_be_flag, name_of  # noqa: E402
 from pcopy.cli.job_options import MAY_CHANGE  # noqa: E402
 from pcopy.cli.pbcast import PBCAST  # noqa: E402
 from pcopy.cli.pchmod import PCHMOD  # noqa: E402
@@ -165,6 +165,8 @@ def value_of(action: argparse.Action) -> str:
     if action.nargs == 0:
         return ""
     name = action.metavar or ("|".join(action.choices) if action.choices else action.dest.upper())
+    if may_be_flag(action):
+        return f"[={name}]"
     return {"?": f"[{name}]", "*": f"[{name}...]", "+": f"{name}..."}.get(str(action.nargs), str(name))
 
 
@@ -194,7 +196,7 @@ def reference(page: Page) -> str:
 
 def entry(option: Option) -> Iterator[str]:
     yield from (f"#### {option.name}", "")
-    spelled = f"{', '.join(option.spellings)} {option.value}".rstrip()
+    spelled = f"{', '.join(option.spellings)} {option.value}".rstrip().replace(" [=", "[=")
     if spelled != option.name:
         yield from (f"**`{spelled}`**", "")
     yield from (option.text, "")
@@ -230,8 +232,8 @@ def synopsis(usage: str) -> str:
 
 def explained(option: Option) -> list[str]:
     tag = ", ".join(map(bold, option.spellings))
-    value = re.sub(r"[^][.|]+", lambda name: italic(name[0]), option.value)
-    return term(f"{tag} {value}".rstrip(), to_roff(option.text, ".IP"))
+    value = re.sub(r"[^][.|=]+", lambda name: italic(name[0]), option.value)
+    return term(f"{tag} {value}".rstrip().replace(" [=", "[="), to_roff(option.text, ".IP"))
 
 
 class Key(NamedTuple):
@@ -254,7 +256,8 @@ def keys() -> list[Key]:
                 continue
             if action.nargs == 0 and action.const not in (None, True):  # update: the key is existing
                 continue
-            value = value_of(action).strip("[]") or ("a number" if isinstance(action, argparse._CountAction) else "")
+            value = "" if may_be_flag(action) else value_of(action).strip("[]")
+            value = value or ("a number" if isinstance(action, argparse._CountAction) else "")
             about = prose(parser._get_formatter()._expand_help(action))
             found.setdefault(name, Key(name, value or "true, false", [], about)).programs.append(program.name)
     return list(found.values())

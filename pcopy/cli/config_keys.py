@@ -199,7 +199,7 @@ def _words(action: Action, name: str, value: Value, siblings: Sequence[str]) -> 
     """
     if isinstance(value, Scalar) and value.plain and value in _NOTHING:
         raise ValueError("has no value: write one, or leave the line out")
-    if action.nargs == 0 or (_may_be_flag(action) and value in (*_TRUE, *_FALSE)):
+    if action.nargs == 0 or (may_be_flag(action) and value in (*_TRUE, *_FALSE)):
         return _flag(action, name, value)
     if action.metavar == "TABLE" and isinstance(value, dict):
         return [f"--{name}={','.join(f'{size}={_single(count)}' for size, count in value.items())}"]
@@ -227,7 +227,7 @@ def _flag(action: Action, name: str, value: Value) -> list[str]:
     if is_plain and value in _FALSE:
         return []
     if is_plain and value in _TRUE:
-        return [f"--{name}={action.const}" if _may_be_flag(action) else f"--{name}"]
+        return [f"--{name}={action.const}" if may_be_flag(action) else f"--{name}"]
     if not _is_counted(action):
         raise ValueError(f"write true or false{_not(value)}")
     if not (is_plain and isinstance(value, str) and value in ("0", "1", "2")):
@@ -235,7 +235,7 @@ def _flag(action: Action, name: str, value: Value) -> list[str]:
     return [f"--{name}"] * int(value)
 
 
-def _may_be_flag(action: Action) -> bool:
+def may_be_flag(action: Action) -> bool:
     """Return True if the option does not need a value, and has none by default."""
     return action.nargs == "?" and action.default is None and action.choices is not None
 

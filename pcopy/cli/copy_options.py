@@ -66,9 +66,8 @@ def add_everyday(parser: ArgumentParser, program: str) -> None:
     add("--checksum", action="store_true",
         help="leave files alone whose contents are equal, whatever their times; replace others")  # fmt: skip
     add("--inplace", metavar="HOW", nargs="?", choices=INPLACE, const=INPLACE[0], default=None,
-        help="write over existing files instead of replacing them by new ones; HOW: parallel (default), or "
-        "--inplace=sequential: write new files under their own names, too, each in order by one rank, as a DST without "
-        "rename needs it")  # fmt: skip
+        help="write over existing files instead of replacing them by new ones; --inplace=sequential: write all files "
+        "under their own names, each in order by one rank, for a DST that cannot rename")  # fmt: skip
     add("-L", "--dereference", action="store_true", help="follow symbolic links: copy what they lead to")
     add("-x", "--one-file-system", action="store_true",
         help="stay on the file system of SRC: mount points become empty directories")  # fmt: skip
