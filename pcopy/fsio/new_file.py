@@ -271,9 +271,9 @@ class NewNode(NewFile):
 
 def left_over(problem: Problem, name: bytes, kept: Problem) -> Problem:
     """Return ``problem``, and add that the new item ``name`` is left in the destination, as ``kept`` states."""
-    operation, number, text, *rest = problem.plain
-    text = f"{text}; the incomplete file {os.fsdecode(name)} is left, since it cannot be removed ({kept.strerror})"
-    return Problem.from_plain((operation, number, text, *rest))
+    plain = problem.plain
+    text = f"{plain[2]}; the incomplete file {os.fsdecode(name)} is left, since it cannot be removed ({kept.strerror})"
+    return Problem.from_plain((*plain[:2], text, *plain[3:]))
 
 
 def give_name(

@@ -277,3 +277,19 @@ def test_a_file_that_tells_of_what_is_replaced_goes_with_it(area: Path, director
     with NewFile.beside(directory, TEMPORARY) as new:
         new.commit(NAME, (area / "name").stat(), marked=marked)
     assert (sidecar in os.listdir(area)) != marked
+
+
+def test_file_that_cannot_be_removed_does_not_hide_the_first_error(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(directory: int, name: bytes) -> None:
+        raise Problem("unlink", errno.EPERM)
+
+    monkeypatch.setattr("pcopy.fsio.new_file.remove", refused)
+    directory = os.open(area, os.O_RDONLY)
+    try:
+        with pytest.raises(Problem) as raised, NewFile.at(directory, b"incomplete"):
+            raise Problem("write", errno.ENOSPC)
+    finally:
+        os.close(directory)
+    problem = raised.value
+    assert (problem.operation, problem.errno) == ("write", errno.ENOSPC)
+    assert "incomplete is left, since it cannot be removed (Operation not permitted)" in str(problem.strerror)
