@@ -19,6 +19,7 @@ import lmdb
 
 from pcopy.engine.backlog import FRAME_BYTES, Backlog
 from pcopy.fsio.named_file import held_directory
+from pcopy.fsio.room import free_bytes
 from pcopy.text import harmless, shown
 
 FIRST_MAP = 64 << 20
@@ -106,7 +107,10 @@ class LmdbBacklog(Backlog):
     def _full(self) -> bool:
         """Whether there is no room: LMDB calls a write that was cut short by that an input/output error."""
         status = os.statvfs(self._spool)
-        return status.f_bavail * status.f_frsize < LEAST_ROOM
+        try:
+            return free_bytes(status) < LEAST_ROOM
+        except OSError:  # unknown
+            return False
 
     def _open(self) -> lmdb.Environment:
         """An empty database without a name; its directory had mode 0700."""

@@ -148,7 +148,10 @@ class BenchPreparation(SummedPreparation):
         self._needs = max((step.most * step.ranks for step in self.steps if step.block), default=0)
         self._files = max((step.most * step.ranks for step in self.steps if not step.block), default=0)
         root = self.job.roots[0]
-        free = free_on(root.target)
+        try:
+            free = free_on(root.target)
+        except OSError:  # unknown: a measurement reports what cannot be written
+            return
         needed = self._needs + self._files * EMPTY_FILE
         if free.bytes < needed:
             raise Refused(f"{shown(root.target_shown)}: {show_size(needed)} are needed at a time, and "

@@ -16,6 +16,7 @@ from pcopy.errors import Refused
 from pcopy.fsio.existing import Decision, decide
 from pcopy.fsio.kernel.interface import SMALL_FILE
 from pcopy.fsio.preserve import CAP_SYS_RESOURCE, capable
+from pcopy.fsio.room import free_bytes
 from pcopy.libc import type_of_file_system
 from pcopy.named import NamedTuple
 from pcopy.tasks.base.job import InFront, Options, Root, Sink, Totals
@@ -39,10 +40,10 @@ class Room(NamedTuple):
 
 
 def free_on(path: bytes) -> Room:
-    """What is left for us where ``path`` lies; raises ``OSError``."""
+    """What is left for us where ``path`` lies; raises ``OSError``, also if that is unknown."""
     there = os.statvfs(path)
-    blocks = there.f_bfree if capable(CAP_SYS_RESOURCE) else there.f_bavail
-    return Room(blocks * there.f_frsize, there.f_favail if there.f_files else -1)
+    free = free_bytes(there, reserved=capable(CAP_SYS_RESOURCE))
+    return Room(free, there.f_favail if there.f_files else -1)
 
 
 class NoRoom(Refused):
@@ -82,6 +83,8 @@ def _takes_less(roots: Sequence[Root], free: Room) -> bool:
     """Is less used on all of the sources' file systems together, whatever of that is copied?"""
     size = inodes = 0
     for there in {root.source_id[0]: os.statvfs(root.source) for root in roots}.values():
+        if not there.f_blocks:  # its size is unknown
+            return False
         size += (there.f_blocks - there.f_bfree) * there.f_frsize
         inodes += there.f_files - there.f_ffree
     return size < free.bytes and (free.inodes < 0 or inodes < free.inodes)

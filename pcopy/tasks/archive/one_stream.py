@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import sys
 import zlib
 from collections import deque
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from functools import partial
 
 from pcopy.fsio.patience import patiently
 from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.room import free_bytes
 from pcopy.fsio.seekable_zstd import read_frames
 from pcopy.fsio.source import status_of
 
@@ -167,6 +169,10 @@ def put_aside(descriptor: int, program: str, directory: bytes) -> int:
 
 
 def _free(descriptor: int) -> int:
+    """Return the bytes that are left; if that is unknown, more than are ever needed."""
     with failing("statvfs"):
         told = os.fstatvfs(descriptor)
-    return told.f_bavail * told.f_frsize
+    try:
+        return free_bytes(told)
+    except OSError:
+        return sys.maxsize

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pcopy.beside import done_beside
 from pcopy.fsio.close import let_go
 from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.room import free_bytes
 from pcopy.fsio.temporary import create, remove
 from pcopy.fsio.ways import is_ordinary
 from pcopy.tasks.base import counts
@@ -147,9 +148,10 @@ class CheckDirectory(OfHost, code=165, doing="checking the directory of this hos
         if not os.access(".", os.W_OK | os.X_OK, dir_fd=target.descriptor, effective_ids=True):
             yield b"", Problem("create", errno.EACCES)
             return
-        free = there.f_bavail * there.f_frsize
-        if free < self.needed:
-            yield b"", Problem("write", 0, text=f"{show_size(self.needed)} are needed, {show_size(free)} are free")
+        with suppress(OSError):  # unknown
+            free = free_bytes(there)
+            if free < self.needed:
+                yield b"", Problem("write", 0, text=f"{show_size(self.needed)} are needed, {show_size(free)} are free")
         for name in self.names:
             with suppress(OSError):
                 if stat.S_ISDIR(os.stat(name, dir_fd=target.descriptor, follow_symlinks=False).st_mode):
