@@ -122,6 +122,10 @@ def mount_of(descriptor: int) -> int:
     return int(number) if mask & _STATX_MNT_ID else -1
 
 
+FUSE = 0x65735546
+"""The f_type of file systems on FUSE."""
+
+
 def type_of_file_system(descriptor: int) -> int:
     """The f_type of statfs(2)."""
     buffer = _buffer(_STATFS_BYTES)

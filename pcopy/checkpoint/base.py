@@ -20,6 +20,7 @@ from pcopy.engine.backlog import FRAME_BYTES
 from pcopy.engine.messages import dump_primitives
 from pcopy.engine.task import Share, Task, batches
 from pcopy.errors import Refused
+from pcopy.fsio.syncer import sync_written
 from pcopy.named import NamedTuple
 from pcopy.text import shown
 
@@ -58,7 +59,7 @@ def write_base(directory: bytes, header: Header, shares: Iterable[Share], tasks:
             write([tuple(task) for task in batch])
             count += len(batch)
         write(count)
-        os.fsync(file.fileno())
+        sync_written(file.fileno())
 
 
 def base_path(job_dir: Path, run: int, rank: int) -> bytes:

@@ -28,6 +28,7 @@ from pcopy.checkpoint.layout import facts_name, run_name
 from pcopy.checkpoint.record import Record
 from pcopy.errors import Refused
 from pcopy.fsio.durable import sync_directory_at
+from pcopy.fsio.syncer import sync_written
 from pcopy.named import NamedTuple
 from pcopy.text import shown
 
@@ -189,7 +190,7 @@ class SegmentWriter:
             if self._file is None:
                 self._file = create(os.path.join(self._directory, facts_name(self._rank)))
             write_frame(self._file, record.pack())
-            os.fsync(self._file.fileno())
+            sync_written(self._file.fileno())
             if not self._length:
                 sync_directory_at(self._directory)
             self._length = self._file.tell()

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from pcopy.errors import Refused
 from pcopy.fsio.close import held_open
+from pcopy.fsio.durable import boot_id, sync_directory_at
 from pcopy.text import shown
 
 VERSION = 6
@@ -23,6 +24,8 @@ CONTROL, PROGRESS = b"control", b"progress"
 LOCK = rb"lock-(0|[1-9][0-9]{0,8})"
 RUN = rb"run-[0-9]+"
 """Patterns; each is compiled when a name is first compared with it."""
+NOT_DURABLE = rb"not-durable-[0-9a-f-]*"
+"""Written before the first record of a rank whose files could not be synced; ends with the host's boot id."""
 SILLY = b".nfs"
 """NFS gives a removed file that is still open a name that begins so; that file goes by itself."""
 FILES_FROM = b"files-from"
@@ -43,6 +46,37 @@ def facts_name(rank: int) -> bytes:
     return b"facts-%d" % rank
 
 
+def note_not_durable(path: bytes) -> None:
+    """Record in the job directory ``path`` that its records are to be distrusted once this host was rebooted.
+
+    Raises ``OSError``.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    os.close(os.open(os.path.join(path, b"not-durable-" + boot_id().encode()), flags, 0o600))
+    sync_directory_at(path)
+
+
+def is_distrusted(path: bytes) -> bool:
+    """Return True if a record in the job directory ``path`` may count files as done that a reboot has lost.
+
+    That a host has not been rebooted is known of this one only. Raises ``OSError``.
+    """
+    this_boot = b"not-durable-" + boot_id().encode()
+    marks = [name for name in map(os.fsencode, os.listdir(path)) if re.fullmatch(NOT_DURABLE, name)]
+    return any(name != this_boot or name.endswith(b"-") for name in marks)
+
+
+def forget_records(path: bytes) -> None:
+    """Remove from the job directory ``path`` all that says how far the job has come; raise ``OSError``."""
+    found = map(os.fsencode, os.listdir(path))
+    with suppress(FileNotFoundError):
+        os.unlink(os.path.join(path, CURRENT))
+    for name in found:
+        if re.fullmatch(NOT_DURABLE, name):
+            os.unlink(os.path.join(path, name))
+    sync_directory_at(path)
+
+
 def names(descriptor: int) -> list[bytes]:
     """Those in an open directory; raises ``OSError``."""
     return [os.fsencode(name) for name in os.listdir(descriptor)]
@@ -50,7 +84,8 @@ def names(descriptor: int) -> list[bytes]:
 
 def is_ours(name: bytes) -> bool:
     """May pcopy have made what is called so? (NFS may keep that under another name for a while.)"""
-    return name in _FILES or name.startswith(SILLY) or any(re.fullmatch(pattern, name) for pattern in (RUN, LOCK))
+    patterns = RUN, LOCK, NOT_DURABLE
+    return name in _FILES or name.startswith(SILLY) or any(re.fullmatch(pattern, name) for pattern in patterns)
 
 
 def refuse_foreign(path: bytes, descriptor: int) -> None:

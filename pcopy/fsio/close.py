@@ -9,9 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from pcopy.fsio.problem import Problem, failing
-
-_NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
-"""Errors of file systems that cannot sync one file."""
+from pcopy.fsio.syncer import NO_SYNC, note_unsyncable, sync_file, sync_written
 
 late_times: dict[int, bool] = {}
 """By st_dev: True if the server sets the time of modification of a file when the file is closed after writing.
@@ -55,7 +53,7 @@ def close_written(descriptor: int, *, sync: bool = False, store: bool = False) -
     try:
         if sync:
             with failing("fsync"), noted("fsync", descriptor):
-                os.fsync(descriptor)
+                sync_written(descriptor)
         elif store:
             store_data(descriptor)
     except Problem:
@@ -91,23 +89,25 @@ def close_timed(descriptor: int, atime: int, mtime: int, *, sync: bool, store: b
 
 
 def store_data(descriptor: int) -> None:
-    """Bring the contents of an open file to stable storage (fdatasync(2)); raise ``Problem`` if they are lost.
-
-    The user has not asked for this call. A file system that cannot sync one file is not an error, as it is for
-    ``--fsync``.
-    """
+    """Bring the contents of an open file to stable storage (fdatasync(2)); raise ``Problem`` if they are lost."""
     number = 0
     try:
         with noted("fdatasync", descriptor):
-            os.fdatasync(descriptor)
+            sync_file(descriptor, data=True)
     except OSError as error:
         number = error.errno or errno.EIO
-    raise_unless_stored(number)
+    raise_unless_stored(descriptor, number)
 
 
-def raise_unless_stored(number: int) -> None:
-    """Raise ``Problem`` if the errno of fdatasync(2) (0: success) says that contents are lost."""
-    if number and number not in _NO_SYNC:
+def raise_unless_stored(descriptor: int, number: int) -> None:
+    """Raise ``Problem`` if the errno of ``sync_file`` (0: success) says that contents are lost.
+
+    An errno of ``NO_SYNC`` adds the device to ``unsyncable`` instead.
+    """
+    if number in NO_SYNC:
+        with failing("stat"):
+            note_unsyncable(descriptor, number)
+    elif number:
         raise Problem("fdatasync", number)
 
 

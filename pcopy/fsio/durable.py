@@ -6,7 +6,6 @@ file after a power loss).
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +14,7 @@ from typing import BinaryIO
 
 from pcopy.fsio.close import held_open
 from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.syncer import NO_SYNC, sync_file, sync_written
 from pcopy.fsio.temporary import NEW
 
 _PATH = b"/proc/self/fd/%d"
@@ -60,7 +60,7 @@ def replacing(
                 stream.flush()
             if synced is not Synced.NOTHING:
                 with failing("fsync"):
-                    os.fsync(stream.fileno())
+                    sync_written(stream.fileno())
             if not is_named:
                 with failing("link"):
                     os.link(_PATH % descriptor, temporary, dst_dir_fd=directory, follow_symlinks=True)
@@ -106,11 +106,11 @@ def _unnamed(directory: int, mode: int) -> int:
 
 
 def sync_directory(directory: int) -> None:
-    """Makes the names in an open directory durable; some file systems sync no directories. Raises ``Problem``."""
+    """Makes the names in an open directory durable, as far as its file system can; raises ``Problem``."""
     try:
-        os.fsync(directory)
+        sync_file(directory)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+        if error.errno not in NO_SYNC:
             raise Problem.of("fsync", error) from error
 
 
@@ -118,3 +118,10 @@ def sync_directory_at(path: bytes) -> None:
     """As ``sync_directory``, for the directory ``path``; raises ``OSError``."""
     with held_open(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
         sync_directory(descriptor)
+
+
+def boot_id() -> str:
+    """Return what names the time since this host was started; empty if the system does not tell."""
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
+        return file.read().strip()
+    return ""

@@ -29,7 +29,7 @@ from enum import Enum
 from pcopy import libc
 from pcopy.named import NamedTuple
 
-FUSE = 0x65735546
+FUSE = libc.FUSE
 OVERLAY = 0x794C7630
 XFS = 0x58465342
 """Types of file systems (f_type, statfs(2))."""

@@ -19,6 +19,7 @@ from pcopy.fsio.nodes import handle_of, open_node
 from pcopy.fsio.preserve import CAP_CHOWN, Preserve, capable
 from pcopy.fsio.problem import MetadataProblem, Problem, failing
 from pcopy.fsio.source import status_of
+from pcopy.fsio.syncer import sync_written
 from pcopy.named import NamedTuple
 
 _FLAGS = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -132,7 +133,7 @@ def _unmark(directory: int, name: bytes, held: int, sync: bool) -> None:
     with held_open(descriptor):
         if sync:
             with failing("fsync"):
-                os.fsync(descriptor)
+                sync_written(descriptor)
         half_written.clear(directory, name, descriptor)
 
 

@@ -93,12 +93,11 @@ def is_of_one_machine(kind: int, device: int) -> bool:
 
 class MountPoint(NamedTuple):
     """A place where something is mounted; ``number`` is the mount's own (mnt_id). ``automatic``: entering it is all
-    that it takes. ``read_only``: by whoever has mounted it, whatever became of the file system since."""
+    that it takes."""
 
     number: int
     path: bytes
     automatic: bool
-    read_only: bool
 
 
 def mount_points() -> Iterator[MountPoint]:
@@ -110,7 +109,7 @@ def mount_points() -> Iterator[MountPoint]:
         around = kinds.get(fields[1], b"")
         automatic = around in _NESTING and (around == b"autofs" or around == _kind(fields))
         path = re.sub(_ESCAPED, lambda found: bytes((int(found[1], 8),)), fields[4])
-        yield MountPoint(int(fields[0]), path, automatic, b"ro" in fields[5].split(b","))
+        yield MountPoint(int(fields[0]), path, automatic)
 
 
 def mount_number(descriptor: int) -> int:

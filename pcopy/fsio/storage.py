@@ -19,7 +19,7 @@ from pcopy.fsio.close import let_go
 from pcopy.fsio.identity import FUSE
 from pcopy.fsio.layout import Layout, Target
 from pcopy.fsio.problem import Problem, failing
-from pcopy.fsio.syncer import Syncer, open_for_sync
+from pcopy.fsio.syncer import NO_SYNC, Syncer, open_for_sync
 
 _REPORTS_ERRORS = (5, 8)
 """The first Linux whose syncfs does."""
@@ -27,7 +27,7 @@ _REPORTS_ERRORS = (5, 8)
 _DIRECTORIES = 32
 """Directories that wait for their sync; those in which a name is being made are the last."""
 
-_NOT_SYNCED = (errno.EINVAL, errno.EBADF)
+_NOT_SYNCED = (*NO_SYNC, errno.EBADF)
 """Of directories that their file system does not sync, and of such that may be searched only."""
 
 _MAY_NOT = (errno.EACCES, errno.EPERM, errno.EROFS)

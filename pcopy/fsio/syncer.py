@@ -35,6 +35,18 @@ STRIPE = 64 << 10
 MOST_FILES = 16
 """Files of one order: so many share a commit of the file system's journal."""
 
+NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+"""Errors of fsync(2) and fdatasync(2) on file systems that cannot sync single files."""
+
+unsyncable: dict[int, tuple[bytes, int]] = {}
+"""Devices (st_dev) on which this process could bring no file to stable storage: mount point and errno of each.
+
+Files there are not synced again. What was written is safe if the job is killed, and not if the host stops.
+"""
+
+_SYNCED_BY_SERVER = b"virtiofs"
+"""A file system with the f_type of FUSE, whose server syncs its file system at a syncfs(2)."""
+
 _GIVEN_UP = (errno.EROFS, errno.EIO, errno.EUCLEAN)
 
 
@@ -52,6 +64,59 @@ def open_for_sync(directory: int) -> int:
             return os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=directory)
         except OSError:
             raise error from None
+
+
+def sync_file(descriptor: int, *, data: bool = False) -> None:
+    """Bring one open file or directory to stable storage; raise ``OSError``. With ``data``: by fdatasync(2).
+
+    If its file system cannot sync single files, all of the file system is synced instead. On FUSE that does not reach
+    the storage: there an error of ``NO_SYNC`` is raised.
+    """
+    try:
+        (os.fdatasync if data else os.fsync)(descriptor)
+    except OSError as error:
+        if error.errno not in NO_SYNC or not _syncfs_reaches_storage(descriptor):
+            raise
+        libc.syncfs(descriptor)
+
+
+def sync_written(descriptor: int) -> None:
+    """As ``sync_file``; but instead of an error of ``NO_SYNC`` the device is added to ``unsyncable``."""
+    try:
+        sync_file(descriptor)
+    except OSError as error:
+        if error.errno not in NO_SYNC:
+            raise
+        note_unsyncable(descriptor, error.errno)
+
+
+def note_unsyncable(descriptor: int, number: int) -> None:
+    """Add the device of an open file to ``unsyncable``, with the errno of its sync; raise ``OSError``."""
+    device = os.fstat(descriptor).st_dev
+    if device not in unsyncable:
+        unsyncable[device] = _mount_of(descriptor)[0], number
+
+
+def _syncfs_reaches_storage(descriptor: int) -> bool:
+    is_fuse = libc.type_of_file_system(descriptor) == libc.FUSE
+    return not is_fuse or _mount_of(descriptor)[2] == _SYNCED_BY_SERVER
+
+
+def _mount_of(descriptor: int) -> tuple[bytes, bytes, bytes]:
+    """Return of the mount in which something open lies: the path, escaped as in /proc; its options; the type.
+
+    They are empty if there is no /proc.
+    """
+    try:
+        with open(f"/proc/self/fdinfo/{descriptor}", "rb") as told:
+            number = next((line.split()[1] for line in told if line.startswith(b"mnt_id:")), b"")
+        with open("/proc/self/mountinfo", "rb") as mounts:
+            for fields in map(bytes.split, mounts):
+                if fields[0] == number:
+                    return fields[4], fields[5], fields[fields.index(b"-", 6) + 1]
+    except OSError:
+        pass
+    return b"", b"", b""
 
 
 def sync_file_system(descriptor: int) -> None:
@@ -95,14 +160,7 @@ def _refuse_given_up(descriptor: int) -> None:
 
 
 def _is_mounted_read_only(descriptor: int) -> bool:
-    from contextlib import suppress
-
-    from pcopy.fsio.mounted import mount_point_of
-
-    with suppress(OSError):  # there is no /proc
-        point = mount_point_of(descriptor)
-        return point is not None and point.read_only
-    return False
+    return b"ro" in _mount_of(descriptor)[1].split(b",")
 
 
 _PROGRAM = "import sys; sys.path.append(sys.argv[1]); from pcopy.fsio.syncer import serve; serve()"
@@ -358,7 +416,7 @@ def _answer(what: int, number: int, descriptors: list[int]) -> None:
 
 
 def _stored(descriptors: list[int]) -> list[int]:
-    """fdatasync(2) of each; returns the errno of each, 0 for success. The storage begins to write all of them first."""
+    """Sync each (``sync_file``); return the errno of each, 0 for success. The storage begins to write all first."""
     if len(descriptors) > 1:
         for descriptor in descriptors:
             try:  # noqa: SIM105
@@ -368,7 +426,7 @@ def _stored(descriptors: list[int]) -> list[int]:
     numbers = []
     for descriptor in descriptors:
         try:
-            os.fdatasync(descriptor)
+            sync_file(descriptor, data=True)
             numbers.append(0)
         except OSError as error:
             numbers.append(error.errno or errno.EIO)

@@ -14,6 +14,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 
+from pcopy.checkpoint.layout import is_distrusted
 from pcopy.errors import Refused
 from pcopy.fsio.close import held_open
 from pcopy.jobs.directories import (
@@ -67,7 +68,11 @@ def earlier_jobs(roots: Sequence[Root], options: Options, *, alone: bool) -> Ear
             continue
         if alone and len(roots) == len(file.roots) == 1 and _is_begun_elsewhere(file, roots[0], options):
             raise _refusal(listed, file, roots[0])
-        if options.existing in KEEPING_UNREAD and _may_have_cut_short(file, roots) and not locks(listed.path):
+        if (
+            options.existing in KEEPING_UNREAD
+            and _may_have_cut_short(listed.path, file, roots)
+            and not locks(listed.path)
+        ):
             raise Refused(
                 f"{_unfinished(listed)}, and {_would_keep(options)}: go on with it ({resuming(listed.path)}), "
                 "or write --existing changed"
@@ -102,6 +107,9 @@ def _not_durable_since(listed: Listed) -> int:
     file = listed.file
     if file is None:
         return _made(listed.path) or 1
+    with suppress(OSError):
+        if is_distrusted(listed.path):
+            return file.t0
     if file.state in (FAILED_ITEMS, NOT_ALL_WRITTEN) and file.options.get("sync") and not file.totals.get("unsynced"):
         return 0  # its last phase has synced the destination
     try:
@@ -242,8 +250,10 @@ def _copies_the_same(file: JobFile, roots: Sequence[Root], options: Options) -> 
     return _selects_the_same(file, options) and all(any(_is_same(old, new) for new in roots) for old in file.roots)
 
 
-def _may_have_cut_short(file: JobFile, roots: Sequence[Root]) -> bool:
+def _may_have_cut_short(path: bytes, file: JobFile, roots: Sequence[Root]) -> bool:
     """Was a run of it ended in disorder while it may have been writing a new file of theirs under its final name?"""
+    with suppress(OSError):
+        file = file._replace(killed=file.killed or is_distrusted(path))
     return file.may_have_cut_short and any(_is_same(old, new) for old in file.roots for new in roots)
 
 

@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 from pcopy.checkpoint.layout import FILES_FROM
 from pcopy.errors import HINDRANCES, NotPutAside, Refused, hindrance
+from pcopy.fsio.syncer import sync_written
 from pcopy.jobs.meant import meant, starts_elsewhere
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.base.job import Root
@@ -125,7 +126,7 @@ def keep(listed: BinaryIO, directory: int, *, durable: bool) -> None:
         while sent := os.sendfile(kept.fileno(), listed.fileno(), offset, 1 << 30):
             offset += sent
         if durable:
-            os.fsync(kept.fileno())
+            sync_written(kept.fileno())
 
 
 def kept_in(directory: bytes) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from pcopy.beside import Beside
 from pcopy.checkpoint.directory import check_makeable
-from pcopy.checkpoint.layout import END_IT
+from pcopy.checkpoint.layout import END_IT, forget_records, is_distrusted
 from pcopy.engine.task import ANYBODY, Task
 from pcopy.errors import HINDRANCES, INCOMPLETE, OK, InvariantBroken, Refused, hindrance
 from pcopy.fsio.close import held_open
@@ -64,6 +64,10 @@ class Keeping(NamedTuple):
     phase: int = 0
     counts: tuple[int, ...] = ()
     at_start: bool = False
+
+
+BEGINS_ANEW = "files could not be synced here, and this host was rebooted since, or is another one: the job begins anew"
+"""Of a destination; the checkpoint of the job is not used."""
 
 
 @contextmanager
@@ -278,10 +282,10 @@ def go_on(stored: StoredJob, lock: Lock, size: int, keeping: Keeping, options: O
             least = min(least, new.phase)
         return new
 
-    if not has_begun(path):  # no run has left a record: this one has a number of its own, and all to do
-        file = file._replace(runs=job.run, state=RUNNING)
-        update(StoredJob(path, file))
-        return job, KeptJob(keeping._replace(at_start=True), file, lock)
+    with naming(path):
+        is_lost = is_distrusted(path)
+    if is_lost or not has_begun(path):
+        return _begun_anew(stored, lock, job, keeping, is_lost=is_lost)
     spool = spool_in(keeping.spool)
     missing = Missing(roots, file.mounts, spool, options)
     try:
@@ -298,6 +302,26 @@ def go_on(stored: StoredJob, lock: Lock, size: int, keeping: Keeping, options: O
     keeping = keeping._replace(resumed=True, phase=phase, counts=remaining.counts, at_start=False)
     kept = KeptJob(keeping, file, lock)
     kept.notices = missing.notices
+    return job, kept
+
+
+def _begun_anew(stored: StoredJob, lock: Lock, job: Job, keeping: Keeping, *, is_lost: bool) -> tuple[Job, KeptJob]:
+    """As ``go_on``, where no run has left a record, or none that is trusted (``is_lost``).
+
+    This run has a number of its own, and all to do.
+    """
+    path, file = stored.path, stored.file
+    if is_lost:
+        file = file._replace(killed=True, doubted=min(file.doubted or file.t0, file.t0))
+        job = job._replace(doubted=file.doubted, cut_short=file.may_have_cut_short)
+    file = file._replace(runs=job.run, state=RUNNING)
+    update(StoredJob(path, file))
+    if is_lost:
+        with naming(path):
+            forget_records(path)
+    kept = KeptJob(keeping._replace(at_start=True), file, lock)
+    if is_lost:
+        kept.notices = [f"{shown(filled_by(job.roots))}: {BEGINS_ANEW}"]
     return job, kept
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from pcopy.checkpoint.framing import SegmentWriter
+from pcopy.checkpoint.layout import note_not_durable
 from pcopy.checkpoint.record import Record
 from pcopy.engine.node import Node
 from pcopy.engine.task import Task
@@ -24,7 +25,7 @@ from pcopy.errors import Refused
 from pcopy.fsio.close import held_open
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.storage import Changed, Storage
-from pcopy.fsio.syncer import Syncer
+from pcopy.fsio.syncer import Syncer, unsyncable
 from pcopy.jobs.directories import NoJob, open_job
 from pcopy.jobs.lifecycle import Keeping, KeptJob, naming
 from pcopy.jobs.lock import Lock, hold
@@ -63,6 +64,8 @@ class RankStore:
         self._size = size
         self._keeper = keeper
         self._writer = SegmentWriter(keeping.directory, run, rank)
+        self._is_marked = False
+        """Is it recorded that this rank's records are not durable?"""
         self.lock: Lock | None = None
         self._taking = allocate_lock()
         self._is_begun = bool(rank == 0 or keeping.resumed)
@@ -82,6 +85,9 @@ class RankStore:
             self.take_lock()
             self._is_begun = True
         with naming(self._keeping.directory):
+            if unsyncable and not self._is_marked:
+                note_not_durable(self._keeping.directory)
+                self._is_marked = True
             self._writer.append(record)
         if self._keeper is not None:
             with suppress(Refused):  # the next record may have room for it

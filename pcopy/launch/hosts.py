@@ -19,6 +19,7 @@ from typing import Any
 
 from pcopy import __version__
 from pcopy.errors import Refused
+from pcopy.fsio.durable import boot_id
 from pcopy.fsio.kernel.choose import kernel_name
 from pcopy.launch.group import Group, Hello
 from pcopy.text import shown
@@ -33,7 +34,7 @@ def introduce(words: Sequence[str]) -> Hello:
     """This rank's hello; ``words`` are its arguments."""
     host = socket.gethostname()
     arguments = hashlib.blake2b(b"\0".join(map(os.fsencode, words)), digest_size=16).hexdigest()
-    places = _machine() or host, _namespace("mnt"), _namespace("pid")
+    places = boot_id() or host, _namespace("mnt"), _namespace("pid")
     try:
         kernel = kernel_name()
     except Refused:  # which is told when all have met
@@ -132,12 +133,6 @@ def _read(directory: int, name: str) -> str:
         if time.monotonic() > end:
             return ""
         time.sleep(0.05)
-
-
-def _machine() -> str:
-    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
-        return file.read().strip()
-    return ""
 
 
 def _namespace(kind: str) -> str:

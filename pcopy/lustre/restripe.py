@@ -21,6 +21,7 @@ from pcopy.fsio.data import Mover, set_size
 from pcopy.fsio.layout import Recipe, lay_out
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import check_found, status_of
+from pcopy.fsio.syncer import sync_written
 from pcopy.lustre.llapi import group_lock, server_of, servers_of
 from pcopy.lustre.volatile import create_volatile
 from pcopy.named import NamedTuple
@@ -178,7 +179,7 @@ def _fill(file: int, other: int, status: os.stat_result, means: Means) -> Genera
     with closing(means.mover.copy(file, other, 0, size, devices, holes=has_holes(status), digest=digest)) as steps:
         yield from steps
     with failing("fsync"):
-        os.fsync(other)
+        sync_written(other)
     with suppress(OSError):
         os.posix_fadvise(other, 0, 0, os.POSIX_FADV_DONTNEED)
     with closing(digest_contents(other, 0, size, back, holes=has_holes(status_of(other)))) as steps:

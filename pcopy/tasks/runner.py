@@ -14,6 +14,7 @@ from pcopy.engine.task import ANYBODY, Spawn, Task
 from pcopy.fsio.kernel.batches import SyncDirectories
 from pcopy.fsio.kernel.columns import Code, pack_names
 from pcopy.fsio.kernel.interface import Cancelled
+from pcopy.fsio.syncer import unsyncable
 from pcopy.tasks.base.codec import decode, encode, load_later
 from pcopy.tasks.base.dividing import LEAST_COST, MOST_PORTIONS, Paces, cuts
 from pcopy.tasks.base.kind import Kind, Steps
@@ -179,6 +180,8 @@ def outcome_of(result: Result, rank: Rank) -> Outcome:
         result.spawn_elsewhere(verify, gathered.bytes, writer, phase=result.verify_phase)
     if result.items.is_wanted:
         _hand_on_items(result, rank)
+    if unsyncable:
+        result.warn_unsyncable()
     if result.failures or result.notices or result.unknown or result.once:
         failures = tuple(tuple(failure) for failure in result.failures)
         retries = tuple(retry._replace(task=_packed(again)) for again, retry in result.failed)

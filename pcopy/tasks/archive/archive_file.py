@@ -18,6 +18,7 @@ from pcopy.fsio.close import held_open, let_go
 from pcopy.fsio.named_file import open_directory_of
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
+from pcopy.fsio.syncer import sync_written
 from pcopy.fsio.temporary import PREFIX, looks_new
 from pcopy.tasks.base.rank import Rank
 from pcopy.text import shown
@@ -201,7 +202,7 @@ class ArchiveFile:
 
     def sync(self) -> None:
         with failing("fsync"):
-            os.fsync(self.descriptor)
+            sync_written(self.descriptor)
 
     def commit(self, name: bytes, mode: int) -> os.stat_result:
         """It is whole, and called ``name`` from now on; returns its status. Raises ``Problem``."""

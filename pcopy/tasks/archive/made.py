@@ -23,10 +23,11 @@ from typing import BinaryIO
 from pcopy import __version__
 from pcopy.checkpoint.framing import frames, write_frame
 from pcopy.errors import Refused
-from pcopy.fsio.durable import replacing, sync_directory
+from pcopy.fsio.durable import boot_id, replacing, sync_directory
 from pcopy.fsio.identity import mark_of
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
+from pcopy.fsio.syncer import sync_written, unsyncable
 from pcopy.fsio.temporary import NEW, PREFIX
 from pcopy.tasks.archive.archive_file import ArchiveFile
 from pcopy.tasks.archive.compression import compressor
@@ -120,8 +121,8 @@ class PieceRecords:
                 with suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=self._directory)
                 self._file = os.fdopen(os.open(name, NEW, 0o600, dir_fd=self._directory), "wb", buffering=0)
-            write_frame(self._file, marshal.dumps((self._identity, new)))
-            os.fsync(self._file.fileno())
+            write_frame(self._file, marshal.dumps((self._as_recorded(), new)))
+            sync_written(self._file.fileno())
         except OSError as error:
             raise _unrecorded(error) from error
         if is_first:
@@ -139,6 +140,7 @@ class PieceRecords:
         """On rank 0, before anything is written to an archive that an earlier run has left: what is recorded of
         ``pieces``, and is ``fitting``, is all that counts from now on. Returns of how many something is there, and how
         many they are. Raises ``Problem``."""
+        self._archive.sync()  # what an earlier run has written; and it shows whether the archive can be synced
         records, names = defaultdict[bytes, list[Record]](list), self._names()
         for name in names:
             for record in self._records(name):
@@ -154,7 +156,7 @@ class PieceRecords:
             self.remove([temporary])
             with replacing(self._directory, self._kept, temporary) as stream:
                 for at in range(0, len(kept), AT_ONCE):
-                    write_frame(stream, marshal.dumps((self._identity, kept[at : at + AT_ONCE])))
+                    write_frame(stream, marshal.dumps((self._as_recorded(), kept[at : at + AT_ONCE])))
         except OSError as error:
             raise _unrecorded(error) from error
         self.remove(name for name in names if name != self._kept)
@@ -177,11 +179,11 @@ class PieceRecords:
 
     def _records(self, name: bytes) -> Iterator[Record]:
         """Up to one that is damaged; none, if they are of another archive, or somebody else's."""
-        identity = self._identity
+        accepted = self._identity, (*self._identity, boot_id())
         with suppress(Refused, ValueError, EOFError, TypeError):
             for frame in frames(b"/proc/self/fd/%d/%b" % (self._directory, name)):
                 told, records = marshal.loads(frame.payload)
-                if told != identity:
+                if told not in accepted:
                     return
                 yield from records
 
@@ -190,6 +192,11 @@ class PieceRecords:
         """Of the archive that is made."""
         descriptor = self._archive.descriptor
         return status_of(descriptor).st_ino, mark_of(descriptor, made=True)
+
+    def _as_recorded(self) -> tuple[int, bytes] | tuple[int, bytes, str]:
+        """Return the identity as records state it; they do not outlast a reboot if the archive cannot be synced."""
+        is_durable = status_of(self._archive.descriptor).st_dev not in unsyncable
+        return self._identity if is_durable else (*self._identity, boot_id())
 
     def close(self) -> None:
         if self._file is not None:

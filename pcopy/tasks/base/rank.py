@@ -27,7 +27,7 @@ from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.fsio.spelling import Spellings
 from pcopy.fsio.storage import Changed, Storage
-from pcopy.fsio.syncer import Syncer
+from pcopy.fsio.syncer import Syncer, unsyncable
 from pcopy.fsio.temporary import TemporaryNames, had_a_name, learn_times, remove_leftovers
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.base import counts
@@ -264,6 +264,8 @@ class Rank(BothSides):
 
     def syncs_items(self, place: Place) -> bool:
         """Is each file in this target directory synced before it is closed? (``pcopy.fsio.storage``)"""
+        if unsyncable and self.target_device(place) in unsyncable:
+            return False
         if self.options.fsync or (self.keeps and self.phase >= Phase.NAME):
             return True  # it gets its name before the next sync
         storage = self.storage

@@ -6,6 +6,7 @@ It knows no kinds of tasks: what it gathers of items becomes tasks when the task
 from __future__ import annotations
 
 import errno
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from enum import Enum
@@ -15,6 +16,7 @@ from pcopy.engine.driver import Outcome
 from pcopy.engine.task import ANYBODY, Spawn, TaskId
 from pcopy.fsio.attributes import Applied
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.syncer import unsyncable
 from pcopy.named import NamedTuple
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import AFRESH, NOBODY, How, NobodyAsks
@@ -34,6 +36,13 @@ _LOOKED_AT = ("open", "stat", "readdir", "scan")
 MOST_TOLD_ONCE = 1000
 """Different reasons that a rank tells; further ones are only counted. (Reasons may hold names, so there is no limit to
 them.)"""
+
+
+_UNSYNCABLE = (
+    "a kill loses nothing, but what was written may be lost if this host or the file server stops, "
+    "and a checkpoint is not used after a reboot"
+)
+"""What it means that a file system has no means to bring files to storage."""
 
 
 class Tried(Enum):
@@ -344,6 +353,18 @@ class Result(counts.Counted):
             self._rank.told.add(text)
             path = shown(self._rank.shown(place, name, on_source=False))
             self.once.append((text, f"{path}: {text} (others like it are only counted)"))
+
+    def warn_unsyncable(self) -> None:
+        """Report, once for each device, that what this rank has written there cannot be brought to storage."""
+        told = self._rank.told
+        for path, number in unsyncable.values():
+            where = shown(path or b"a file system")
+            text = (
+                f"{shown(path or b'a file system')}: files cannot be synced here ({os.strerror(number)}): {_UNSYNCABLE}"
+            )
+            if text not in told:
+                told.add(text)
+                self.unknown.append((text, text))
 
     def warn(self, place: Place, name: bytes, text: str, *, on_source: bool = False) -> None:
         """Something that the user should know of an item, and no failure."""

@@ -45,7 +45,8 @@ def _stored(rank: Rank, descriptors: list[int]) -> Generator[None, None, list[Pr
                 return [problem] * len(descriptors)
     if numbers is None:
         return (yield from _stored_here(descriptors))
-    return [_problem_of(partial(raise_unless_stored, number)) for number in numbers]
+    answers = zip(descriptors, numbers, strict=True)
+    return [_problem_of(partial(raise_unless_stored, descriptor, number)) for descriptor, number in answers]
 
 
 def _stored_here(descriptors: list[int]) -> Generator[None, None, list[Problem | None]]:

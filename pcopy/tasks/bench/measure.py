@@ -20,6 +20,7 @@ from pcopy.fsio.kernel.batches import Call, List, Trial
 from pcopy.fsio.kernel.columns import Code, pack_names
 from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.syncer import sync_written
 from pcopy.fsio.temporary import NEW, remove
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import Job
@@ -329,7 +330,7 @@ class Bench:
                     looked_up = now
                     yield None
         with failing("fsync"):
-            os.fsync(self._file)
+            sync_written(self._file)
         now = time.monotonic_ns()
         descriptor, self._file = self._file, -1
         with failing("close"):

@@ -190,8 +190,11 @@ static int name_it(pk_worker *worker, pk_batch *batch, uint32_t row, int writing
             pk_mark(batch->target, writing, batch->marks + (size_t)row * PK_MARK);
     }
     doing(worker, OP_FSYNC);
-    if (batch->plans[row] & SYNC && synced(writing))
+    if (batch->plans[row] & SYNC && synced(writing)) {
+        if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) /* another sync may serve (pcopy/fsio/syncer.py) */
+            return given_up(batch, -1, writing, made_as);
         return failed(batch, row, writing, made_as, OP_FSYNC, errno);
+    }
     const int closed = pk_close_new(worker, batch, writing, times);
     if (closed < 0)
         return failed(batch, row, -1, made_as, OP_CLOSE, errno);
