@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Running
 from pcopy.tasks.base.values import Place
+from tests.support.filesystems import FileSystems
 from tests.tasks.one_rank import root_of, surroundings
 
 
@@ -64,17 +66,57 @@ def test_each_task_has_its_phase(area: Path) -> None:
             assert rank.phase == phase
 
 
+NEWEST = 1000
+PLACES: dict[str, tuple[int, list[bytes], bool]] = {
+    "read-only twice": (errno.EROFS, [b"a", b"a"], True),
+    "two directories": (errno.ENOSPC, [b"a", b"b"] * 20, False),
+    "three directories": (errno.ENOSPC, [b"a", b"b", b"a", b"c"], True),
+    "three over a quota": (errno.EDQUOT, [b"a", b"b", b"c"], True),
+    "one directory": (errno.ENOSPC, [b"a"] * (NEWEST - 1), False),
+    "one directory, for long": (errno.ENOSPC, [b"a"] * NEWEST, True),
+    "of something else": (errno.EIO, [b"a", b"b", b"c"] * 2, False),
+}
+"""The error of failures in a row, in which directories they happen, and whether the job stops at the last one."""
+
+
 @pytest.mark.parametrize("writes", [False, True])
-def test_a_destination_is_full_when_it_was_twice_in_a_row(area: Path, writes: bool) -> None:
-    """Whichever tasks have met that; what one of them has written says that it is not."""
-    full = Problem("write", errno.ENOSPC)
+@pytest.mark.parametrize("situation", PLACES)
+def test_failures_for_want_of_room_stop_the_job(area: Path, situation: str, writes: bool) -> None:
+    """Whichever tasks have met that; what one of them has written says that there is room."""
+    number, directories, stops = PLACES[situation]
+    problem = Problem("write", number)
     with surroundings([root_of(area, area)], Options()) as (rank, _):
-        rank.running = Running(int(Phase.COPY))
-        rank.failed(full)
-        rank.ended()
+        top = Place(0, b"", rank.sources[0].identity(b""), rank.targets[0].identity(b""), False, False)
+        for turn, path in enumerate(directories):
+            rank.running = Running(int(Phase.COPY))
+            assert rank.stop_reason is None, turn
+            if writes and turn == len(directories) - 1:
+                rank.succeeded()
+            rank.failed(problem, top._replace(path=path), b"name")
+            rank.ended()
+        assert (rank.stop_reason is not None) == (stops and not writes)
+
+
+@pytest.mark.parametrize("size", [1, 1 << 60])
+def test_an_item_that_is_larger_than_the_room_stops_the_job(area: Path, size: int) -> None:
+    with surroundings([root_of(area, area)], Options()) as (rank, _):
+        top = Place(0, b"", rank.sources[0].identity(b""), rank.targets[0].identity(b""), False, False)
+        message = rank.failed(Problem("write", errno.ENOSPC), top, b"name", size)
+        assert (rank.stop_reason is not None) == (size > 1)
+        assert ("the file system has room" in message) == (size == 1)
+
+
+def test_directories_of_one_project_are_one_place(file_systems: FileSystems) -> None:
+    """A project that is full does not stop the job, however many directories it has."""
+    with file_systems.directory("xfs") as area, surroundings([root_of(area, area)], Options()) as (rank, _):
+        top = Place(0, b"", rank.sources[0].identity(b""), rank.targets[0].identity(b""), False, False)
+        subprocess.run(["xfs_io", "-c", "chproj 42", area], check=True)
+        for path in (b"a", b"b", b"c", b"d"):
+            rank.running = Running(int(Phase.COPY))
+            (area / os.fsdecode(path)).mkdir()
+            subprocess.run(["xfs_io", "-c", "chproj 42", area / os.fsdecode(path)], check=True)
+            place = top._replace(path=path, target_id=rank.targets[0].identity(path))
+            message = rank.failed(Problem("write", errno.ENOSPC), place, b"name")
+            rank.ended()
+            assert message == "in project 42; the file system has room"
         assert rank.stop_reason is None
-        rank.running = Running(int(Phase.COPY))
-        if writes:
-            rank.succeeded()
-        rank.failed(full)
-        assert (rank.stop_reason is None) == writes

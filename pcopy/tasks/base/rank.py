@@ -52,14 +52,11 @@ FILES_PER_SLICE = 8
 CLOCK_GRACE = 5 * 10**9
 """Nanoseconds that the clocks of a file server and its clients may differ."""
 
-_FULL = (errno.ENOSPC, errno.EROFS)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _FILLING = (
     *("write", "create", "mkdir", "mknod", "symlink", "link", "truncate", "copy_file_range", "fsync", "close"),
     *("fallocate", "fdatasync", "sync_file_range"),
 )
-_FULL_IN_A_ROW = 2
-"""Failures for want of room, with no success between them, after which the job stops."""
-
 S = TypeVar("S")
 M = TypeVar("M", FilesMade, Copied)
 
@@ -77,7 +74,8 @@ class RankSet(set[S]):
 class Running:
     """What a rank has to know of a task while that runs: others may run while it waits.
 
-    ``full`` counts how often the destination was full since something was written. What is ``held`` stays open.
+    ``full`` are the failures for want of room since something was written: the errno of each, and to what it was
+    charged (``pcopy.tasks.base.no_room.Refused``). What is ``held`` stays open.
     """
 
     __slots__ = ("changed", "full", "has_written", "held", "phase", "task")
@@ -87,13 +85,15 @@ class Running:
         self.task: Task | None = None
         self.changed = Changed()
         self.held = Held()
-        self.full = 0
+        self.full: tuple[tuple[int, Any], ...] = ()
         self.has_written = False
 
 
 class Rank(BothSides):
     gathers = False
     """Does it gather what a report tells of it?"""
+    _full: tuple[tuple[int, Any], ...] = ()
+    """As ``Running.full``, of the tasks that are done."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class Rank(BothSides):
         self.storage: Storage | None = None
         """Syncs what was written, before a journal records it."""
         self.stop_reason: Halt | None = None
-        self._reported = self._full = 0
+        self._reported = 0
 
     def own(self, state: Callable[[Rank], S]) -> S:
         """This rank's one ``state``, a class that lives beside the kinds that need it; made when it is first asked for.
@@ -327,17 +327,38 @@ class Rank(BothSides):
 
     def succeeded(self) -> None:
         """The task has written something: the destination is not full."""
-        self.running.full, self.running.has_written = 0, True
+        self.running.full, self.running.has_written = (), True
 
-    def failed(self, problem: Problem) -> None:
-        """Stops the job if the destination is full: one file after another would fail."""
-        if problem.errno in _FULL and problem.operation in _FILLING and not problem.on_source:
-            self.running.full += 1
-            if self._full_in_a_row() >= _FULL_IN_A_ROW:
-                self.stop(os.strerror(problem.errno))
+    def failed(self, problem: Problem, place: Place, name: bytes, size: int = 0) -> str:
+        """Stop the job if an item has failed, and others would fail for the same reason: the destination is full.
 
-    def _full_in_a_row(self) -> int:
-        return self.running.full + (0 if self.running.has_written else self._full)
+        Return what the user should know beside the error itself.
+        """
+        if problem.errno not in _FULL or problem.operation not in _FILLING or problem.on_source:
+            return ""
+        from pcopy.tasks.base import no_room  # most jobs find room
+
+        if problem.errno == errno.EROFS:
+            self.running.full += ((errno.EROFS, None),)
+            if [number for number, _ in self._full_in_a_row()].count(errno.EROFS) >= no_room.MOST_READ_ONLY:
+                self.stop(os.strerror(errno.EROFS))
+            return ""
+        directory, file_system = -1, self.descriptors[place.root].target
+        with suppress(Problem):  # nothing can be opened in it, or ptar, which has no identities, unpacks
+            directory = self.open_target(place)
+            if self.target_device(place) != status_of(file_system).st_dev:
+                file_system = directory
+        lacks = no_room.what_lacks(problem, file_system, size)
+        charged = no_room.refused(place, directory)
+        self.running.full += ((problem.errno, charged),)
+        in_a_row = tuple(each for number, each in self._full_in_a_row() if number != errno.EROFS)
+        where = no_room.where(charged, self.shown(place, name, on_source=False))
+        if why := no_room.why_to_stop(in_a_row, lacks, where):
+            self.stop(f"{os.strerror(problem.errno)}: {why}")
+        return lacks or f"in {where}; the file system has room"
+
+    def _full_in_a_row(self) -> tuple[tuple[int, Any], ...]:
+        return self.running.full if self.running.has_written else self._full + self.running.full
 
     def stop(self, reason: str, code: int = 0) -> None:
         self.stop_reason = self.stop_reason or Halt(reason, code)

@@ -278,7 +278,7 @@ class Result(counts.Counted):
         counted += [(counts.FOUND, 1)] if retry is Tried.WHEN_FOUND else []
         for counter, number in counted:
             self.count(counter, number, place)
-        self._rank.failed(problem)
+        message = self._rank.failed(problem, place, name, size) or problem.strerror or ""
         if retry is Tried.NEVER:
             self.failed.append((None, Retry()))
         elif isinstance(retry, Tried) and retry is not Tried.BY_NAME:
@@ -289,7 +289,7 @@ class Result(counts.Counted):
             self.failed.append((again, Retry(b"", int(retry_in), tuple(counted), untouched, place)))
         self.items.failed(place, name, size)
         path = self._rank.shown(place, name, on_source=problem.on_source)
-        self.failures.append(Failure(path, problem.operation, problem.errno or 0, problem.strerror or ""))
+        self.failures.append(Failure(path, problem.operation, problem.errno or 0, message))
 
     def fail_together(self, failed: Iterable[FailedName], size: int, retry: Again, *, touched: bool) -> None:
         """Names of one inode, which a resumed job tries by one task."""
@@ -359,9 +359,7 @@ class Result(counts.Counted):
         told = self._rank.told
         for path, number in unsyncable.values():
             where = shown(path or b"a file system")
-            text = (
-                f"{shown(path or b'a file system')}: files cannot be synced here ({os.strerror(number)}): {_UNSYNCABLE}"
-            )
+            text = f"{where}: files cannot be synced here ({os.strerror(number)}): {_UNSYNCABLE}"
             if text not in told:
                 told.add(text)
                 self.unknown.append((text, text))

@@ -95,7 +95,7 @@ class CopyChunk(OfChunk, code=14, doing="copying a part of", is_note=False):
             roots = yield from _copy(self, rank)
             rank.succeeded()
         except Problem as problem:
-            rank.failed(problem)
+            rank.failed(problem, *self.about(), self.file.version.size)
             told = problem.plain
         step = self.stride // self.run_bytes if self.stride else 1
         runs, here = len(self.stretches()), rank.hosts.here

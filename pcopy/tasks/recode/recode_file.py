@@ -127,7 +127,7 @@ class RecodePart(OfRecoded, code=173, doing="recoding a part of", is_note=False)
                 yield from _decompress(self, rank)
                 rank.succeeded()
         except Problem as problem:
-            rank.failed(problem)
+            rank.failed(problem, *self.about())
             told, is_kept = problem.plain, False
         holder = rank.number if is_kept else -1
         result.spawn(PartDone(self.file.temporary, self.number, told, frames, root, holder))
@@ -187,7 +187,7 @@ class WritePart(OfRecoded, code=175, doing="writing a part of", is_note=True):
                 yield from _write(self, frames, rank)
                 rank.succeeded()
             except Problem as problem:
-                rank.failed(problem)
+                rank.failed(problem, *self.about())
                 told = problem.plain
         result.spawn(PartDone(file.temporary, self.number, told, b"", b"", -1))
 

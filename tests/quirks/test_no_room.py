@@ -1,0 +1,123 @@
+"""A directory or a project without room fails its own items; a file system without room stops the job."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import command, native
+from tests.support.command import Argument, Completed, pcopy, show
+from tests.support.filesystems import mounted
+from tests.support.oracle import differences
+from tests.support.quirks import quirky
+
+MIB = 1 << 20
+FILES = 12
+NO_ROOM = b"No space left on device"
+
+
+@pytest.fixture(autouse=True, params=["c", "python"])
+def kernel_of_runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "c":
+        native.require()
+    monkeypatch.setattr(command, "kernel", request.param)
+
+
+@pytest.fixture
+def source(area: Path) -> Path:
+    """Directories of small files, and a large one in each; all goes into ``crowded`` and its neighbours."""
+    source = area / "source"
+    for directory in ("before", "crowded", "later"):
+        (source / directory).mkdir(parents=True)
+        for number in range(FILES):
+            (source / directory / f"{number:02}").write_bytes(b"%d" % number * 500)
+        (source / directory / "large").write_bytes(os.urandom(2 * MIB))
+        (source / directory / "fifo").symlink_to("nowhere")
+    return source
+
+
+def totals(run: Completed) -> dict[str, int]:
+    return dict(json.loads(run.stdout))
+
+
+PROGRAMS: dict[str, list[Argument]] = {"pcopy": ["-T"], "psync": [], "ptar": ["-x"]}
+
+
+def fill(program: str, source: Path, made: Path, *options: Argument) -> Completed:
+    """Run ``program`` so that ``made`` gets the contents of ``source``."""
+    words: list[Argument] = ["--json", "--errors", source.parent / "errors", *options, *PROGRAMS[program]]
+    if program == "ptar":
+        archive = source.parent / "archive.tar"
+        subprocess.run(["tar", "-C", source, "--format=posix", "-cf", archive, "."], check=True)
+        made.mkdir(exist_ok=True)
+        return pcopy(*words, "-f", archive, "-C", made, program=program, ranks=2)
+    return pcopy(*words, f"{source}/", made, program=program, ranks=2)
+
+
+def assert_others_arrived(run: Completed, source: Path, made: Path, failed: int) -> None:
+    """Only what goes into ``crowded`` has failed, and each of these failures names a cause."""
+    assert run.returncode == 1, show(run)
+    assert totals(run)["failed"] == failed, show(run)
+    lines = [json.loads(line) for line in (source.parent / "errors").read_text().splitlines()]
+    assert len(lines) == failed
+    assert {Path(line["path"]).parent.name for line in lines} == {"crowded"}
+    for directory in ("before", "later"):
+        assert differences(source / directory, made / directory) == []
+    assert list(made.rglob(".pcopy-*")) == []
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_one_full_directory_fails_its_own_items(source: Path, program: str) -> None:
+    below = source.parent / "below"
+    below.mkdir()
+    with quirky(below, "full=crowded") as point:
+        run = fill(program, source, point / "made")
+    assert_others_arrived(run, source, below / "made", FILES + 2)
+    assert NO_ROOM + b": in directory " in run.stderr, show(run)
+    assert b"/made/crowded; the file system has room" in run.stderr, show(run)
+
+
+@pytest.fixture
+def quota(area: Path) -> Iterator[Path]:
+    """A directory on XFS, in which ``crowded`` belongs to a project that may have few blocks."""
+    if not shutil.which("xfs_quota"):
+        pytest.skip("there is no xfs_quota here")
+    with mounted("xfs", area, size=320 * MIB, options="prjquota") as point:
+        (point / "made/crowded/inner").mkdir(parents=True)
+        for words in (f"project -s -p {point}/made/crowded 42", "limit -p bhard=32k 42"):
+            subprocess.run(["xfs_quota", "-x", "-c", words, point], check=True, capture_output=True)
+        yield point / "made"
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_full_project_fails_its_own_items(source: Path, quota: Path, program: str) -> None:
+    for number in range(5):  # more directories than may find no room in a row
+        shutil.copytree(source / "before", source / f"crowded/inner/{number}")
+    run = fill(program, source, quota)
+    assert run.returncode == 1, show(run)
+    assert NO_ROOM + b": in project 42; the file system has room" in run.stderr, show(run)
+    for directory in ("before", "later"):
+        assert differences(source / directory, quota / directory) == []
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_full_file_system_stops_the_job(source: Path, program: str) -> None:
+    with mounted("tmpfs", source.parent, size=3 * MIB) as point:
+        run = fill(program, source, point / "made", *(["--force"] if program != "ptar" else []))
+        assert run.returncode == 75, show(run)
+        assert b"stopped early: " + NO_ROOM in run.stderr and b"and the item needs 2.00 MiB" in run.stderr, show(run)
+
+
+def test_three_directories_in_a_row_stop_the_job(source: Path) -> None:
+    below = source.parent / "below"
+    below.mkdir()
+    with quirky(below, "create=ENOSPC", "symlink=ENOSPC") as point:
+        run = fill("pcopy", source, point / "made", "-n", "1")
+    assert run.returncode == 75, show(run)
+    assert b"3 directories, projects or owners in a row found no room" in run.stderr, show(run)
