@@ -37,6 +37,13 @@ LEAST = 4
 _SPARE = 20
 """Descriptors that are left for all else: the files of a task, of a journal, of a manifest, and pipes."""
 
+_OF_TASKS = 48
+"""Descriptors of the tasks that are under way as soon as there are threads: of four, each with ``HELD`` directories and
+the two files of an item."""
+
+_OF_THREAD = 10
+"""Descriptors for each thread: those of a row, two directories and two files, and of half a task."""
+
 _Entry = tuple[int, Identity]  # a descriptor and what it is
 
 HELD = 2 * LEAST
@@ -107,14 +114,29 @@ class Pins:
 
 def affordable() -> int:
     """The capacity for each of two sides that the limit of open files leaves to this process."""
+    left = _left()
+    return max(LEAST, min(CAPACITY, left // 4 if _threads_of(left) > 1 else left // 2))
+
+
+def affordable_threads() -> int:
+    """Return how many threads of the kernel may work at a time within the limit of open files."""
+    return _threads_of(_left())
+
+
+def _threads_of(left: int) -> int:
+    return max(0, left - 2 * min(CAPACITY, left // 4) - _OF_TASKS) // _OF_THREAD
+
+
+def _left() -> int:
+    """Return how many more files this process may open, less ``_SPARE``."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
-        return CAPACITY
+        limit = 1 << 20
     try:
         used = len(os.listdir("/proc/self/fd"))
     except OSError:  # there is no /proc, or no descriptor left to look at it
         used = _SPARE
-    return max(LEAST, min(CAPACITY, (limit - used - _SPARE) // 2))
+    return max(0, limit - used - _SPARE)
 
 
 Opened = tuple[int, int, int, bytes]

@@ -12,7 +12,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-INTERRUPTED = (errno.EINTR, errno.EAGAIN)
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+"""This process, or the host, may open no more files until others are closed."""
+
+INTERRUPTED = (errno.EINTR, errno.EAGAIN, *NO_DESCRIPTORS)
 """Nothing was done: what changes something may be tried again, too."""
 
 PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, *INTERRUPTED)
@@ -27,6 +30,15 @@ LONG_WAIT = 2.0
 """Seconds after which a wait for another program is announced: it starts in less, if it was started at all."""
 
 Result = TypeVar("Result")
+
+
+class _Shortage:
+    met = 0
+    """How often an error of ``NO_DESCRIPTORS`` was met."""
+
+
+shortage = _Shortage()
+"""Of this process. Its rank keeps fewer operations under way once it has met one (``pcopy.launch.in_flight``)."""
 
 
 class _Announcer:
@@ -52,6 +64,7 @@ def patiently(call: Callable[[], Result], passing: Sequence[int] = PASSING) -> R
         except OSError as error:
             if error.errno not in passing:
                 raise
+            shortage.met += error.errno in NO_DESCRIPTORS
             time.sleep(pause)
     return call()
 

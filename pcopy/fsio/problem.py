@@ -6,6 +6,7 @@ import errno
 import os
 
 from pcopy.fsio.identity import Identity
+from pcopy.fsio.patience import NO_DESCRIPTORS, shortage
 
 Plain = tuple[str, int, str, bool, bool, bool]
 """A problem as primitives: operation, errno, text, whether it concerns the source, whether that has changed, and
@@ -34,6 +35,7 @@ class Problem(OSError):
         again: bool = False,
     ):
         super().__init__(number, text or os.strerror(number))
+        shortage.met += number in NO_DESCRIPTORS
         self.again = changed or again
         self.operation = operation
         self.on_source = on_source

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pcopy.fsio.close import let_go
 from pcopy.fsio.identity import FUSE
 from pcopy.fsio.layout import Layout, Target
+from pcopy.fsio.patience import NO_DESCRIPTORS
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.syncer import NO_SYNC, Syncer, open_for_sync
 
@@ -124,11 +125,22 @@ class Storage:
     def _note(self, directory: int, identity: tuple[int, int], changed: Changed) -> None:
         """The directory is kept open, since whoever has opened it may close it before it is synced."""
         if identity not in changed:
-            with failing("dup"):
-                changed[identity] = os.dup(directory)
+            changed[identity] = self._kept_open(directory, changed)
         changed.move_to_end(identity)
         if len(changed) > _DIRECTORIES:
             self._sync_directory(changed)
+
+    def _kept_open(self, directory: int, changed: Changed) -> int:
+        """Return another descriptor of the directory; where there is none left, those of the task are synced first."""
+        while changed:
+            try:
+                return os.dup(directory)
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTORS:
+                    break
+                self._sync_directory(changed)
+        with failing("dup"):
+            return os.dup(directory)
 
     def sync_directories(self, changed: Changed) -> None:
         """Syncs the directories of a task that is done; raises ``Problem``, also if an earlier one failed."""

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from pcopy.engine.under_way import UnderWay
+from pcopy.fsio.directories import affordable_threads
 from pcopy.fsio.kernel.interface import Load, Pool
 from pcopy.fsio.layout import LUSTRE
+from pcopy.fsio.patience import shortage
 from pcopy.named import NamedTuple
 
 MOST_OF_HOST = 64
@@ -88,6 +90,11 @@ class Growth:
         """Is there nothing more to find out?"""
         return self.threads >= self._most and self._before is None and self._doubted is None
 
+    def shrink(self) -> None:
+        """From now on there are half as many at most."""
+        self.threads //= 2
+        self._most, self._before, self._doubted, self._is_new = self.threads, None, None, False
+
     def look(self, window: Measured) -> int:
         """What follows from a window that began when the last one ended, or after the pause."""
         self.pause = 0.0
@@ -156,16 +163,25 @@ class InFlight:
         self._ranks = ranks
         self._modifying: Callable[[], int] | None = modifying
         self._under_way = under_way
-        self._growth = Growth(0 if asked else MOST_OF_HOST // ranks)
+        most = affordable_threads()
+        self._growth = Growth(0 if asked else min(MOST_OF_HOST // ranks, most))
+        self._short = 0
+        """How often descriptors had run out when that was looked at last."""
         self._clock = clock
         self._delay = delay or run_queue_delay
         self._due = 0.0
         self._before: tuple[float, float, Load] | None = None  # the time and the delay then
-        if asked > 1:
-            self._tell(asked)
+        if min(asked, most) > 1:
+            self._growth.threads = min(asked, most)
+            self._tell(self._growth.threads)
 
     def look(self) -> None:
-        """Measures, if it is time for that, and grows, if that follows."""
+        """Measures, if it is time for that, and grows, if that follows; shrinks where descriptors have run out."""
+        if shortage.met != self._short:
+            self._short = shortage.met
+            self._growth.shrink()
+            self._tell(self._growth.threads)
+            self._before = None
         now = self._clock()
         if now < self._due or self._growth.is_settled:
             return

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from bench.latency import is_possible, slow
 from tests.support.command import Argument, pcopy, pverify, show
+from tests.support.faults import Fault
 from tests.support.filesystems import scratch
 from tests.support.oracle import differences
 
@@ -50,3 +54,54 @@ def test_what_may_start_under_a_limit_ends_well(limit: int, ranks: int) -> None:
         assert differences(place / "source", place / "target") == []
         proved = pverify(place / "source", place / "target", ranks=ranks, wrap=wrap)
         assert proved.returncode == 0, show(proved)
+
+
+WAITS = {"all": 200}
+"""Microseconds that each operation of a server takes: so many threads would be of use."""
+
+SLOW: dict[str, tuple[str, Callable[[Path, Path, Path], list[Argument]]]] = {
+    "copy": ("pcopy", lambda source, copy, new: ["-T", source, new]),
+    "mirror": ("psync", lambda source, copy, new: [f"{source}/", new]),
+    "compare": ("pverify", lambda source, copy, new: [source, copy]),
+    "archive": ("ptar", lambda source, copy, new: ["-c", "-f", new, "-C", copy.parent, copy.name]),
+    "mode": ("pchmod", lambda source, copy, new: ["u+rwX", copy]),
+    "list": ("pwalk", lambda source, copy, new: [copy]),
+    "remove": ("prm", lambda source, copy, new: ["-f", copy]),
+}
+
+
+@pytest.mark.parametrize(("how", "in_flight"), [("copy", "auto"), *((how, "64") for how in SLOW)])
+def test_threads_follow_the_limit_of_open_files(area: Path, how: str, in_flight: str) -> None:
+    if not is_possible():
+        pytest.skip("it takes root and libfuse3-dev")
+    source, below = area / "source", area / "below"
+    below.mkdir()
+    for number in range(20):
+        (source / f"{number}/inner").mkdir(parents=True)
+        for file in "abcdef":
+            (source / f"{number}/inner/{file}").write_bytes(b"%d" % number)
+    shutil.copytree(source, below / "copy")
+    program, words = SLOW[how]
+    with slow(below, WAITS) as server:
+        made = words(source, server.path / "copy", server.path / "new")
+        limit = ["prlimit", f"--nofile={ENOUGH}:{ENOUGH}"]
+        run = pcopy("--in-flight", in_flight, *made, program=program, ranks=2, wrap=limit)
+    assert run.returncode == 0, show(run)
+    assert b"Too many open files" not in run.stderr, show(run)
+    if program in ("pcopy", "psync"):
+        assert differences(source, below / "new") == []
+
+
+@pytest.mark.parametrize("number", ["EMFILE", "ENFILE"])
+@pytest.mark.parametrize("which", ["copy", "compare"])
+def test_too_many_open_files_for_a_moment_fail_no_item(area: Path, which: str, number: str) -> None:
+    source, copy = area / "source", area / "copy"
+    (source / "inner").mkdir(parents=True)
+    for name in "abc":
+        (source / "inner" / name).write_bytes(b"contents")
+    shutil.copytree(source, copy)
+    program, words = SLOW[which]
+    fault = Fault(area / "log", ["openat", "openat2"], source / "inner", number, "1..4")
+    run = pcopy(*words(source, copy, area / "new"), program=program, ranks=1, wrap=fault.wrap())
+    assert run.returncode == 0, show(run)
+    fault.check()

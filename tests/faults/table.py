@@ -82,7 +82,7 @@ READING = (
 """Errors here may pass: what is tried again at once is tried four times."""
 
 CLOSING = (
-    _source("small", "close", "source", "close", "WFFFFFWFF"),
+    _source("small", "close", "source", "close", "WFFFFFWWF"),
     _source("large", "close", "source", "close", "WWWWWWWWW"),
     _source("chunked", "close", "source", "close", "FFFFFFFFF"),
     _source("links", "close", "source", "close", "WWWWWWWWW", failed=2),

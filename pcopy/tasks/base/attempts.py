@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pcopy.fsio.patience import INTERRUPTED
+from pcopy.fsio.patience import INTERRUPTED, NO_DESCRIPTORS
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.result import Names, Result
@@ -11,11 +11,16 @@ from pcopy.tasks.base.values import Place
 ATTEMPTS = 2
 """How often an item that changed while it was copied is tried."""
 
+_OPENING = ("open", "create", "dup")
+"""Operations that need a descriptor; others report a lack of them only where a file system invents it."""
+
 
 def is_tried_again(problem: Problem, attempt: int) -> bool:
     """Is an item that has met ``problem`` in this attempt (counted from 0) looked at once more?"""
-    interrupted = problem.errno in INTERRUPTED and not isinstance(problem, MetadataProblem)  # else it is there
-    return (problem.again or interrupted) and attempt + 1 < ATTEMPTS
+    passes = problem.errno in INTERRUPTED and not isinstance(problem, MetadataProblem)  # else it is there
+    if problem.errno in NO_DESCRIPTORS:
+        passes = problem.operation in _OPENING
+    return (problem.again or passes) and attempt + 1 < ATTEMPTS
 
 
 def failed_or_retried(

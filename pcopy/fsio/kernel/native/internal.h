@@ -221,10 +221,10 @@ static inline int told(pk_batch *batch, uint32_t row, int code, int operation, i
     return code;
 }
 
-/* A signal came between, or it would have to wait: done once more, it may be well. */
+/* A signal came between, it would have to wait, or too many files are open: done once more, it may be well. */
 static inline int is_passing(int number)
 {
-    return number == EINTR || number == EAGAIN;
+    return number == EINTR || number == EAGAIN || number == EMFILE || number == ENFILE;
 }
 
 /* Times that all file systems hold, in seconds (pcopy.fsio.attributes.has_common_times): what others make of theirs must
