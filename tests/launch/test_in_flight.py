@@ -60,6 +60,14 @@ def test_it_stays_within_the_ranks_part(most: int) -> None:
     assert growth.is_settled
 
 
+def test_it_keeps_to_half_as_many_where_descriptors_run_out() -> None:
+    growth = Growth(64)
+    steps(growth, Server(), 20)
+    growth.shrink()
+    assert growth.threads == 32 and growth.is_settled
+    assert max(steps(growth, Server(), 20)) == 32
+
+
 def test_a_step_that_brings_too_little_is_taken_back() -> None:
     growth = Growth(64)
     assert without_repeats(steps(growth, Server(room=8), 10))[:5] == [2, 4, 8, 16, 8]
