@@ -10,6 +10,11 @@ from __future__ import annotations
 
 import os
 
+LONGEST_MESSAGE = 16_384
+"""Characters of a message: room for a name of PATH_MAX bytes even if each byte is escaped."""
+_ENDS = 4_096
+"""Characters that remain at each end of a longer message: the beginning of the name, and the reason."""
+
 _NAMED = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -29,6 +34,18 @@ def harmless(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else _escaped(character) for character in text)
+
+
+def message_line(text: str) -> str:
+    """A message on one line, as ``harmless``, of ``LONGEST_MESSAGE`` characters at most.
+
+    Archives and lists can hold names of 1 MiB. The middle of a longer message is replaced by the number of characters
+    that were left out. Data that programs read (lists, ``--errors``, ``--json``) is never shortened.
+    """
+    line = harmless(text)
+    if len(line) <= LONGEST_MESSAGE:
+        return line
+    return f"{line[:_ENDS]}... [{len(line) - 2 * _ENDS:,} characters not shown] ...{line[-_ENDS:]}"
 
 
 def for_shell(word: bytes) -> str:

@@ -21,7 +21,7 @@ from pcopy.report.gauge import Gauge, Reading, Stages, items, mean_rate, percent
 from pcopy.report.streams import Tolerant
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.job import Failure, Totals
-from pcopy.text import counted, harmless, shown
+from pcopy.text import counted, harmless, message_line, shown
 from pcopy.units import show_clock
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Screen:
         """Prints the first ``FAILURES_SHOWN`` of the job, and puts all into the errors file."""
         with self._lock:
             for failure in failures[: max(0, FAILURES_SHOWN - self._told)]:
-                self._print(failure_line(failure, self._program))
+                self._print(message_line(failure_line(failure, self._program)))
             if self._told <= FAILURES_SHOWN < self._told + len(failures):
                 errors = self._files.get(ERRORS)
                 where = f"see {shown(errors.path)}" if errors else "use --errors FILE"
@@ -184,7 +184,7 @@ class Screen:
     def notice(self, text: str) -> None:
         """Prints a line, with ``-q`` too."""
         with self._lock:
-            self._print(f"{self._program}: {text}")
+            self._print(message_line(f"{self._program}: {text}"))
 
     def steered(self, state: str) -> None:
         """The user has changed the job while it runs: what holds now goes with its progress; empty: nothing unusual."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
-from pcopy.text import drawable, harmless
+from pcopy.text import drawable, message_line
 
 
 class Tolerant:
@@ -73,8 +73,11 @@ class Drawing(Tolerant):
 
 
 def tell(program: str, text: object) -> None:
-    """A line on standard error in the name of ``program``; whatever ``text`` quotes stays on that line."""
-    print(f"{program}: {harmless(str(text))}", file=sys.stderr, flush=True)
+    """A line on standard error in the name of ``program``; whatever ``text`` quotes stays on that line.
+
+    A very long one is shortened (``message_line``).
+    """
+    print(f"{program}: {message_line(str(text))}", file=sys.stderr, flush=True)
 
 
 class Streams:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pcopy.text import counted, drawable, harmless, shown
+from pcopy.text import LONGEST_MESSAGE, counted, drawable, harmless, message_line, shown
 
 
 def unescaped(text: str) -> bytes:
@@ -50,6 +50,14 @@ def test_one_is_no_plural() -> None:
 def test_a_message_stays_on_its_line_and_keeps_its_backslashes() -> None:
     assert harmless("cannot write a\\nb") == "cannot write a\\nb"
     assert harmless("two\nlines \x1b[1m\udcff") == r"two\nlines \x1b[1m\xff"
+
+
+def test_only_a_message_beyond_the_limit_is_shortened() -> None:
+    path_max = shown(b"\x01" * 4095)  # each byte becomes four characters
+    assert message_line(path_max) == path_max and len(path_max) <= LONGEST_MESSAGE
+    line = message_line("begin" + "n" * (1 << 20) + "\n: open: File name too long")
+    assert line.startswith("beginnnn") and line.endswith(r"nnn\n: open: File name too long")
+    assert "characters not shown" in line and len(line) < LONGEST_MESSAGE
 
 
 def test_a_stream_gets_what_it_can_express() -> None:
