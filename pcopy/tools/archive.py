@@ -281,8 +281,10 @@ def _archive_to_make(path: bytes) -> bytes:
         raise Refused(f"{shown(path)}: cannot be made, since {why}; name another file")
     try:
         mode = os.lstat(path).st_mode
-    except OSError:
+    except FileNotFoundError:
         return os.path.join(real, name)
+    except OSError as error:  # a name that is too long, for instance: the rename at the end would fail
+        raise Refused(f"{shown(path)}: cannot be made: {error.strerror}; name another file") from None
     if stat.S_ISDIR(mode):
         raise Refused(f"{shown(path)}: is a directory; name the archive's file")
     if stat.S_ISLNK(mode):

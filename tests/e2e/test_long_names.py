@@ -6,6 +6,7 @@ Operands and options hold up to 128 KiB in each word; lists and archives hold na
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -74,3 +75,13 @@ def test_message_about_a_long_line_of_a_list_is_shortened(area: Path, program: s
     run = pcopy(*words, program=program, ranks=None, cwd=area)
     assert run.returncode in (0, 1, 2), show(run)
     assert longest(run.stderr) <= LONGEST_MESSAGE
+
+
+def test_archive_whose_name_is_too_long_is_refused(area: Path) -> None:
+    """The system reports that when the archive is renamed, and then all of it was written for nothing."""
+    (area / "tree").mkdir()
+    run = pcopy("-c", "-f", area / ("n" * 256), "tree", program="ptar", cwd=area)
+    assert run.returncode == 2 and b": cannot be made: File name too long; name another file" in run.stderr, show(run)
+    assert os.listdir(area) == ["tree"]
+    run = pcopy("-c", "-f", area / ("n" * 255), "tree", program="ptar", cwd=area)
+    assert run.returncode == 0, show(run)
