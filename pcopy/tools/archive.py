@@ -279,10 +279,16 @@ def _archive_to_make(path: bytes) -> bytes:
         raise Refused(f"{shown(path)}: its directory cannot be opened: {error.strerror}") from None
     if why := unwritable(real):
         raise Refused(f"{shown(path)}: cannot be made, since {why}; name another file")
+    _refuse_what_is_there(path)
+    return os.path.join(real, name)
+
+
+def _refuse_what_is_there(path: bytes) -> None:
+    """Raises ``Refused`` unless ``path`` is free, or is an archive that can be replaced."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
-        return os.path.join(real, name)
+        return
     except OSError as error:  # a name that is too long, for instance: the rename at the end would fail
         raise Refused(f"{shown(path)}: cannot be made: {error.strerror}; name another file") from None
     if stat.S_ISDIR(mode):
@@ -291,7 +297,6 @@ def _archive_to_make(path: bytes) -> bytes:
         raise Refused(f"{shown(path)}: {obstacle(path, mode, 'an archive')}")
     if not stat.S_ISREG(mode):
         raise Refused(f"{shown(path)}: is no regular file, and ptar writes archives at many places at once; use tar")
-    return os.path.join(real, name)
 
 
 def _refuse_what_is_made(directory: bytes, temporary: bytes, archive: bytes) -> None:
