@@ -41,6 +41,7 @@ LIMITS = {
         ("archive.index.MOST_FRAMES", "4,194,304 parts"),
         ("archive.index._LONGEST", "100 bytes in each line"),
     ),
+    "trailer of an archive": (("archive.incomplete.MOST_NAME_BYTES", "16 MiB of names"),),
     "seek table of zstd": (
         ("fsio.seekable_zstd.MOST_FRAMES", "4,194,304 frames"),
         ("fsio.seekable_zstd.LARGEST_FRAME", "64 MiB in each frame"),

@@ -69,7 +69,7 @@ def plain_sizes(sizes: Iterable[int], mtimes: Iterable[int]) -> list[int]:
 
 def plain_pax() -> bytes:
     """The block before a record that tells a time and nothing else."""
-    return _pax_header(len(PLAIN_RECORD % (10**9, 0)))
+    return pax_header(len(PLAIN_RECORD % (10**9, 0)))
 
 
 def end_of_plain(user: bytes, group: bytes) -> tuple[bytes, int]:
@@ -158,12 +158,13 @@ def _device(device: int) -> tuple[int, int]:
 
 
 def _pax(records: bytes) -> bytes:
-    return _pax_header(len(records)) + records.ljust(filled_up(len(records)), b"\0")
+    return pax_header(len(records)) + records.ljust(filled_up(len(records)), b"\0")
 
 
 @lru_cache(4096)
-def _pax_header(size: int) -> bytes:
-    return _ustar(Member(b"././@PaxHeader", b"x", 0o644, 0, 0, 0), size, 0)
+def pax_header(size: int, kind: bytes = b"x") -> bytes:
+    """Return the block before records of ``size`` bytes, of one member (``x``) or of all that follow (``g``)."""
+    return _ustar(Member(b"././@PaxHeader", kind, 0o644, 0, 0, 0), size, 0)
 
 
 def record(key: bytes, value: bytes) -> bytes:

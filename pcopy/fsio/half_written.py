@@ -25,7 +25,7 @@ from functools import cache
 from pcopy.fsio.close import held_open
 from pcopy.fsio.durable import replacing
 from pcopy.fsio.identity import FUSE, Identity, Likeness, identity_of, lies_on
-from pcopy.fsio.preserve import CAP_SYS_ADMIN, capable
+from pcopy.fsio.preserve import CAP_SYS_ADMIN, capable, maps_all_ids
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import FLAGS, status_of
 from pcopy.fsio.temporary import PREFIX, is_undressed, remove
@@ -73,11 +73,7 @@ class HalfWritten(NamedTuple):
 @cache
 def _is_root() -> bool:
     """May this process use ``trusted.*``? Not who is root in a user namespace of his own."""
-    if not capable(CAP_SYS_ADMIN):
-        return False
-    with suppress(OSError), open("/proc/self/uid_map", "rb") as ids:
-        return ids.read().split() == [b"0", b"0", b"4294967295"]
-    return True
+    return capable(CAP_SYS_ADMIN) and maps_all_ids()
 
 
 def _attribute() -> str:

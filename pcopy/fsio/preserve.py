@@ -26,6 +26,7 @@ class Preserve(NamedTuple):
 
 CAP_CHOWN = 0
 CAP_DAC_OVERRIDE = 1
+CAP_DAC_READ_SEARCH = 2
 CAP_FOWNER = 3
 CAP_FSETID = 4
 CAP_SYS_ADMIN = 21
@@ -45,3 +46,13 @@ def capable(capability: int) -> bool:
     except FileNotFoundError:  # no /proc: nothing finer is known than the user
         pass
     return os.geteuid() == 0
+
+
+@cache
+def maps_all_ids() -> bool:
+    """Return False in a user namespace, where capabilities do not hold for files of users who are not mapped."""
+    try:
+        with open("/proc/self/uid_map", "rb") as ids:
+            return ids.read().split() == [b"0", b"0", b"4294967295"]
+    except OSError:
+        return True

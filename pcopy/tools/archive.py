@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import BinaryIO
 
+from pcopy.archive.incomplete import trailer
 from pcopy.archive.index import SUFFIX, Index, joined, packed
 from pcopy.archive.member import name_in_archive
 from pcopy.engine.task import Spawn, Task
@@ -31,6 +32,7 @@ from pcopy.tasks.archive.arrange import Placement, PlacePieces, TellPieces
 from pcopy.tasks.archive.compression import check_compression
 from pcopy.tasks.archive.frames import Frames
 from pcopy.tasks.archive.gather import DescribeRoot, Gathering
+from pcopy.tasks.archive.incomplete_files import IncompleteFiles
 from pcopy.tasks.archive.made import PieceRecords
 from pcopy.tasks.archive.phases import PLACE, SYNC, TELL
 from pcopy.tasks.archive.sync_archive import SyncArchive
@@ -171,10 +173,7 @@ class ArchivePreparation(OfArchive):
             return OK
         name = os.path.basename(options.archive_file)
         try:
-            if options.compress_as:
-                self._end_frames(rank, layout)
-                if options.sync:
-                    archive.sync()
+            self._write_end(rank, layout)
             if (records := rank.own(PieceRecords)).is_anything():  # each rank has a clock of its own
                 records.remove()
             status = archive.commit(name, 0o666 & ~options.umask)
@@ -200,10 +199,16 @@ class ArchivePreparation(OfArchive):
     def needed(self, totals: Totals) -> int:
         return 0 if self.job.options.compress_as else self._size
 
-    def _end_frames(self, rank: Rank, layout: Placement) -> None:
-        """Write what follows the members in a compressed archive. Raises ``Problem``."""
-        frames = rank.own(Frames)
-        frames.end(layout.end)
+    def _write_end(self, rank: Rank, layout: Placement) -> None:
+        """Write what follows the members: the end of a compressed archive, and the trailer. Raises ``Problem``."""
+        archive, frames, incomplete = rank.own(ArchiveFile), rank.own(Frames), rank.own(IncompleteFiles).found
+        after = trailer(incomplete, layout.size) if incomplete else b""
+        if self.job.options.compress_as:
+            frames.end(layout.end, after)
+        elif after:
+            archive.write(after, layout.size)
+        if self.job.options.sync and (after or self.job.options.compress_as):
+            archive.sync()
         if self.job.options.compress_as == "zstd" and len(frames.placed) > MOST_FRAMES:
             text = f"the archive has more than {MOST_FRAMES:,} frames, and therefore no seek table"
             self.remarks.append(f"{text}: it can be read as one stream only")

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING
 
+from pcopy.archive.incomplete import HAS_MORE, Incomplete
 from pcopy.archive.member import FILE, LINK, SYMLINK, Member, refusal
 from pcopy.archive.reader import Damage, FoundMember, Read, members
 from pcopy.archive.records import LARGEST
@@ -26,7 +27,7 @@ from pcopy.signature.algorithms import algorithm
 from pcopy.tasks.archive.contents import ArchiveContents
 from pcopy.tasks.archive.member_digests import ItemInArchive, MemberDigests
 from pcopy.tasks.archive.one_stream import StreamReader
-from pcopy.tasks.archive.opened import Ahead, number_of, open_archive
+from pcopy.tasks.archive.opened import Ahead, listed_as_incomplete, number_of, open_archive
 from pcopy.tasks.archive.wanted_names import WantedNames
 from pcopy.tasks.base.job import Options
 from pcopy.text import shown
@@ -54,11 +55,11 @@ def list_archive(arguments: ArchiveArguments) -> int:
     try:
         source = StreamReader(descriptor, stream.program) if stream else ArchiveContents(descriptor, path)
         lacking = listing.go_through(source.read)
-        if isinstance(source, StreamReader):
+        is_stream = isinstance(source, StreamReader)
+        if is_stream:
             source.check_rest()
-            listing.end(lacking)
-        else:
-            listing.end(lacking, source.check)
+        incomplete = listed_as_incomplete(source.read, source.size)
+        listing.end(lacking, incomplete, None if is_stream else source.check)
     except Problem as problem:
         listing.is_wrong(f"{problem.operation}: {problem.strerror}; what follows is not read")
     except HINDRANCES as error:
@@ -145,13 +146,14 @@ class ArchiveListing:
         if self._signature is not None:
             self._signature.take(found, item)
 
-    def end(self, lacking: str, check: Callable[[int, int], None] | None = None) -> None:
+    def end(self, lacking: str, incomplete: Incomplete, check: Callable[[int, int], None] | None = None) -> None:
         """All members were taken: report those that fail, and write the signature. Raises ``OSError``.
 
         ``check`` raises ``Problem`` if bytes of the archive, from an offset on, cannot be read.
         """
         for each in self._tree.last_members():
-            problem, member = each.problem, each.item.member
+            member = each.item.member
+            problem = each.problem or incomplete.trouble(member.name)
             if not problem and check is not None and member.kind == FILE:
                 try:
                     check(each.item.data, member.size)
@@ -161,6 +163,8 @@ class ArchiveListing:
                 self.is_wrong(f"{shown(each.path)}: {problem}")
             elif self._signature is not None and (member.kind == LINK or each.copied):
                 self._signature.take_link(each)
+        if incomplete.has_more:
+            self.is_wrong(HAS_MORE)
         if lacking:
             self.is_wrong(lacking)
         if self._signature is not None:

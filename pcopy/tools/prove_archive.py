@@ -14,7 +14,7 @@ from pcopy.launch.tool import Ended, Preparation
 from pcopy.launch.watch.signals import told
 from pcopy.report.streams import tell
 from pcopy.tasks.archive.digest_members import DigestedMembers, FindMembers, unpacked
-from pcopy.tasks.archive.opened import version_of
+from pcopy.tasks.archive.opened import OpenArchive, version_of
 from pcopy.tasks.archive.wanted_names import WantedOfRank
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.job import Job, Root, Totals
@@ -90,7 +90,7 @@ class ProvePreparation(Preparation):
                     listing.damaged(each)
                 else:
                     listing.take(*each)
-            listing.end(rank.own(WantedOfRank).lacking)
+            listing.end(rank.own(WantedOfRank).lacking, rank.own(OpenArchive).incomplete)
         except HINDRANCES as error:
             listing.is_wrong(hindrance(error))
         return INCOMPLETE if listing.wrong else OK

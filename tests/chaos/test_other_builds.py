@@ -132,6 +132,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     185: ("PartDigested", "at part problem root"),
     186: ("DigestedNote", "records"),
     187: ("NamesFound", "numbers"),
+    189: ("IncompleteFile", "name"),
     100: ("WalkRoot", "number"),
     101: ("WalkDirs", "place names inodes"),
     102: ("WalkNames", "place names kinds inodes"),

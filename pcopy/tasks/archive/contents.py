@@ -70,6 +70,11 @@ class ArchiveContents:
         """Do offsets mean bytes of the file?"""
         return self._table is None
 
+    @property
+    def size(self) -> int:
+        """Bytes of the archive; of a compressed one, decompressed."""
+        return self._size if self._table is None else self._table.size
+
     def read(self, offset: int, size: int) -> bytes:
         """As ``pcopy.archive.reader.Read``. Of what cannot be read to its end it returns the beginning: only who reads
         from there is told."""
@@ -94,7 +99,7 @@ class ArchiveContents:
         Each part is read once. In an archive that is not compressed, nothing is read.
         """
         table = self._table
-        if size and offset + size > (self._size if table is None else table.size):
+        if size and offset + size > self.size:
             raise changed("read", "the archive ends here, in the middle")
         if table is not None:
             for number in table.frames_of(offset, size):

@@ -34,6 +34,7 @@ from pcopy.fsio.problem import Problem, changed
 from pcopy.fsio.source import Version, open_source, source_status, status_of
 from pcopy.named import NamedTuple
 from pcopy.signature.sorting import KeyValue
+from pcopy.tasks.archive.readable import Readable
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import Place
 from pcopy.walk.visitor import Found
@@ -94,6 +95,7 @@ class Describing:
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self._preserve = rank.options.preserve
+        self._readable = rank.own(Readable)
         self._given = [root.source_shown.rstrip(b"/") or b"/" for root in rank.job.roots]
         numeric = rank.options.numeric_owner
         self._user, self._group = (_nobody, _nobody) if numeric else (user_name, group_name)
@@ -124,10 +126,12 @@ class Describing:
             link = _link(directory, entry)
         elif kind != DIRECTORY:
             device = source_status(directory, entry).st_rdev if not stat.S_ISFIFO(mode) else 0
-        uid, gid = rows.uid[row], rows.gid[row]
+        uid, gid, xattrs = rows.uid[row], rows.gid[row], self._xattrs(directory, entry)
+        if kind == FILE and self._readable.may_refuse(found, row, xattrs):
+            close_read(open_source(directory, entry))
         member = Member(
             name_in_archive(self._given[root], below), kind, stat.S_IMODE(mode), uid, gid, mtime, size, link, device,
-            self._xattrs(directory, entry), extents, self._user(uid), self._group(gid),
+            xattrs, extents, self._user(uid), self._group(gid),
         )  # fmt: skip
         check_headers(member)
         return Described(root, path, name, rows.inode[row], rows.time("ctime", row), member)

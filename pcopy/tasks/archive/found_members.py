@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from pcopy.archive.incomplete import NOTHING, Incomplete
 from pcopy.archive.member import DIRECTORY, FILE, LINK, Member, refusal, safe_path
 from pcopy.archive.reader import Damage, FoundMember
 from pcopy.fsio.problem import Problem
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.archive.names import InDirectory, NameRecords, by_directory
-from pcopy.tasks.archive.opened import attributes_of, lookup_of
+from pcopy.tasks.archive.opened import OpenArchive, attributes_of, lookup_of
 from pcopy.tasks.archive.to_unpack import packed_at, packed_plain, path_in, place_of
 from pcopy.tasks.archive.wanted_names import WantedOfRank
 from pcopy.tasks.base import counts
@@ -49,7 +50,8 @@ class Sorting:
         self._wanted = rank.own(WantedOfRank)
         self._records = NameRecords(rank.size)
         self._found = self._found_bytes = 0
-        self.takes_plain = not (self._strip or self._wanted or self._selected.anything)
+        self._incomplete = incomplete_of(rank)
+        self.takes_plain = not (self._strip or self._wanted or self._selected.anything or self._incomplete)
         """Is there nothing to ask of a plain member?"""
         self._lookup = lookup_of(numeric=rank.options.numeric_owner)
 
@@ -99,6 +101,7 @@ class Sorting:
         path = safe_path(member.name)
         if found.remark:
             result.warn(place_of(b""), path, found.remark)
+        found = found._replace(trouble=self._incomplete.trouble(found.member.name, found.trouble))
         return self._keep(path, member, found)
 
     def _keep(self, path: bytes, member: Member, found: FoundMember) -> bool:
@@ -118,6 +121,14 @@ class Sorting:
         for owner in members.keys() | marks.keys():
             note = FoundNote(marshal.dumps((members[owner], marks[owner])))
             self._result.spawn(note, owner=owner)
+
+
+def incomplete_of(rank: Rank) -> Incomplete:
+    """Return the files of the archive that are incomplete; none if the list is damaged, which rank 0 reports."""
+    try:
+        return rank.own(OpenArchive).incomplete
+    except Problem:
+        return NOTHING
 
 
 def _stripped(member: Member, parts: int) -> bytes:

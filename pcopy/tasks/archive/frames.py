@@ -125,13 +125,15 @@ class Frames:
             self.placed.append(Frame(length, size))
             self.at += length
 
-    def end(self, end: int) -> None:
-        """On rank 0, when all are written, ``end`` bytes of members: what ends an archive follows. Raises
-        ``Problem``."""
+    def end(self, end: int, trailer: bytes) -> None:
+        """On rank 0, when all are written, ``end`` bytes of members: what ends an archive follows, and the ``trailer``.
+
+        Raises ``Problem``.
+        """
         archive, how = self._rank.own(ArchiveFile), self._rank.options.compress_as
-        zeros = bytes(filled_up(end + 2 * BLOCK, RECORD) - end)
-        frame = compressed(zeros, how)
-        self.placed.append(Frame(len(frame), len(zeros)))
+        last = bytes(filled_up(end + 2 * BLOCK, RECORD) - end) + trailer
+        frame = compressed(last, how)
+        self.placed.append(Frame(len(frame), len(last)))
         archive.write(frame + (seek_table(self.placed) if how == "zstd" else b""), self.at)
         self.at += len(frame)
 

@@ -22,6 +22,7 @@ from pcopy.fsio.source import status_of
 from pcopy.signature.sorting import ExternalSorter, KeyValue
 from pcopy.tasks.archive.described import Described, Describing, as_link, described_in, directory_in
 from pcopy.tasks.archive.plain_files import is_of_plain, plain_in, plain_rows, sorted_files
+from pcopy.tasks.archive.readable import Readable
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.attempts import failed_or_retried
 from pcopy.tasks.base.kind import Note, Steps
@@ -141,6 +142,8 @@ class Gathering(Finding):
         chosen = [row for row in rows if found.names[row] not in own] if own else rows
         prefix, owners = self._describing.prefix(place), self._describing.owners(found)
         chosen = plain_rows(found, chosen, prefix, owners)
+        if doubtful := {*self._rank.own(Readable).doubtful(found, chosen)}:
+            chosen = [row for row in chosen if row not in doubtful]
         if chosen and (self._rank.options.preserve.xattr or self._rank.options.preserve.acl):
             packed = found.packed if len(chosen) == len(found) else pack_names(found.names[row] for row in chosen)
             judged = yield from self._rank.done(Bare(found.directory, packed))

@@ -138,9 +138,14 @@ class StreamReader:
         return b"".join(parts)
 
     def check_rest(self) -> None:
-        """Raises ``Problem`` if what nobody has read is damaged: the checksum stands at the end."""
-        for _ in self._pieces:
+        """Read all that nobody has read. Raises ``Problem`` if it is damaged: the checksum stands at the end."""
+        while self.read(self._end, 1):
             pass
+
+    @property
+    def size(self) -> int:
+        """Bytes of the contents that were read until now."""
+        return self._end
 
 
 def put_aside(descriptor: int, program: str, directory: bytes) -> int:

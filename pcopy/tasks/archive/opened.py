@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from functools import lru_cache
 
 from pcopy.archive.acl_text import Lookup
+from pcopy.archive.incomplete import Incomplete, incomplete_in
 from pcopy.archive.member import Member
 from pcopy.archive.reader import Read
 from pcopy.errors import Refused
@@ -28,6 +30,14 @@ class OpenArchive:
         self._path = rank.options.archive_contents or self._archive
         self._is = (-1, -1)
         self._contents: ArchiveContents | None = None
+        self._incomplete: Incomplete | None = None
+
+    @property
+    def incomplete(self) -> Incomplete:
+        """The files whose contents could not be read when the archive was made. Raises ``Problem``."""
+        if self._incomplete is None:
+            self._incomplete = listed_as_incomplete(self.read, self.contents.size)
+        return self._incomplete
 
     @property
     def contents(self) -> ArchiveContents:
@@ -80,6 +90,14 @@ class OpenArchive:
         if self._contents is not None:
             os.close(self._contents.descriptor)
             self._contents = None
+
+
+def listed_as_incomplete(read: Read, size: int) -> Incomplete:
+    """Return what the trailer of an archive of ``size`` bytes lists. Raises ``Problem``."""
+    try:
+        return incomplete_in(read, size)
+    except ValueError as error:
+        raise Problem("read", errno.EBADMSG, on_source=True, text=str(error)) from None
 
 
 def version_of(status: os.stat_result) -> tuple[int, ...]:

@@ -20,12 +20,12 @@ from pcopy.signature.items import FILE as FILE_TYPE
 from pcopy.signature.items import special_digest, symlink_digest, type_of
 from pcopy.tasks.archive.described import Described, described_in
 from pcopy.tasks.archive.plain_files import PlainFiles
-from pcopy.tasks.archive.write_chunks import done
+from pcopy.tasks.archive.write_chunks import done, incomplete
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import HARD_LINK, Action
 from pcopy.tasks.base.hashing import NO_VERSION
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result, Tried
+from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import NOWHERE, Known, Place
 
 _DIRECTORIES = 8
@@ -106,21 +106,19 @@ class PieceWriter:
         return [header]
 
     def small_file(self, described: Described) -> bytes:
-        """Its contents, filled up; if it has changed, or can't be read, it has failed."""
-        size, stored = described.member.size, stored_size(described.member)
+        """Its contents, filled up with zeros. It has failed if it has changed, or not all of it can be read."""
+        size, stored, data = described.member.size, stored_size(described.member), bytearray()
         try:
-            data = self._read(described)
+            self._read(described, data)
         except Problem as problem:
-            place = self._at(described)
-            self._result.fail(place, described.name, problem, size, retry=Tried.NEVER)
-            data = bytes(stored)
+            incomplete(self._result, self._at(described), described, problem)
             self.digests.append(None)
         else:
             self._moved += size
-            digest = self._digest(described, data) if self._rank.digests else b""
+            digest = self._digest(described, bytes(data)) if self._rank.digests else b""
             self.digests.append(digest)
             self.archived(described, digest)
-        return data.ljust(filled_up(stored), b"\0")
+        return bytes(data).ljust(filled_up(stored), b"\0")
 
     def archived(self, described: Described, digest: bytes) -> None:
         """A small file is there."""
@@ -142,8 +140,11 @@ class PieceWriter:
         hasher.zeros(member.size - position)
         return hashing.file(hasher)
 
-    def _read(self, described: Described) -> bytes:
-        """Raises ``Problem``, also if it is not what was found."""
+    def _read(self, described: Described, data: bytearray) -> None:
+        """Append the contents to ``data``, as far as they can be read.
+
+        Raises ``Problem``, also if it is not what was found.
+        """
         size, name = described.member.size, described.name
         self._enter(described)
         try:
@@ -151,20 +152,17 @@ class PieceWriter:
         except OSError:
             descriptor = open_source(self._directory, name)
         try:
-            if described.member.extents is None:
-                data = os.read(descriptor, size)
-                while len(data) < size and (more := os.read(descriptor, size - len(data))):
-                    data += more
-            else:
-                size = stored_size(described.member)
-                data = b"".join(os.pread(descriptor, length, at) for at, length in described.member.extents)
+            extents = ((0, size),) if described.member.extents is None else described.member.extents
+            size = stored_size(described.member)
+            for start, length in extents:
+                if not _append(descriptor, start, length, data):
+                    break
             if Version.of(status_of(descriptor, on_source=True)) != described.version or len(data) < size:
                 raise changed("read", "the file changed while it was archived")
         except OSError as error:
             raise Problem.of("read", error, on_source=True) from error
         finally:
             os.close(descriptor)
-        return data
 
     def _enter(self, described: Described) -> None:
         """Its directory is open from now on; raises ``Problem``."""
@@ -268,6 +266,15 @@ class PieceWriter:
         member = described.member
         kind = FILE_TYPE if member.kind == FILE else type_of(member.st_mode)
         done(self._result, self._at(described), described, Known(kind, member.size, digest, NO_VERSION))
+
+
+def _append(descriptor: int, start: int, length: int, data: bytearray) -> bool:
+    """Append ``length`` bytes of a file to ``data``; return False if the file ends before. Raises ``OSError``."""
+    end = start + length
+    while start < end and (more := os.pread(descriptor, end - start, start)):
+        data += more
+        start += len(more)
+    return start == end
 
 
 def digest_of_node(rank: Rank, member: Member) -> bytes:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
+from pcopy.archive.incomplete import HAS_MORE
 from pcopy.archive.index import SUFFIX, Index
 from pcopy.archive.reader import Damage, FoundMember, members
 from pcopy.archive.records import LARGEST
@@ -16,6 +17,7 @@ from pcopy.fsio.problem import Problem
 from pcopy.tasks.archive.archive_file import stop
 from pcopy.tasks.archive.found_members import ITEMS_PER_SLICE, Sorting
 from pcopy.tasks.archive.opened import OpenArchive, number_of
+from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Kind, Steps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Result
@@ -42,7 +44,22 @@ class ReadHeaders(Kind, code=142, doing="looking for members", is_note=False):
         return None
 
     def run(self, rank: Rank, result: Result) -> Steps:
+        _check_trailer(rank, result)
         yield from find_spans(rank, result, ReadSpan)
+
+
+def _check_trailer(rank: Rank, result: Result) -> None:
+    """Report if the list of incomplete files at the end of the archive is damaged, or does not name all of them."""
+    archive, problem = rank.own(OpenArchive), None
+    try:
+        if archive.incomplete.has_more:
+            problem = Problem("extract", 0, text=HAS_MORE)
+    except Problem as met:
+        problem = met
+    if problem is not None:
+        result.count(counts.FOUND)
+        result.count(counts.FAILED)
+        result.report(rank.options.archive_file, problem)
 
 
 def find_spans(rank: Rank, result: Result, task_of: Callable[[int, int], Kind]) -> Steps:

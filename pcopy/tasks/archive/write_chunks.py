@@ -24,6 +24,7 @@ from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.archive.archive_file import ArchiveFile, stop
 from pcopy.tasks.archive.described import Described, described_in
 from pcopy.tasks.archive.frames import Frames, frame_chunk
+from pcopy.tasks.archive.incomplete_files import IncompleteFile
 from pcopy.tasks.archive.made import PieceRecords
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.hashing import NO_VERSION
@@ -244,7 +245,7 @@ class ArchivedFiles(Ledger[int, ArchivedFile, ChunkWritten]):
         size = described.member.size
         place = Place(described.root, described.path, _NONE, NOWHERE, False, False)
         if awaited.problem is not None:
-            result.fail(place, described.name, awaited.problem, size, retry=Tried.NEVER)
+            incomplete(result, place, described, awaited.problem)
             return
         digest = rank.hashing.chunks(size, awaited.opened.roots) if rank.digests else b""
         done(result, place, described, Known(FILE, size, digest, NO_VERSION))
@@ -255,3 +256,9 @@ def done(result: Result, place: Place, described: Described, known: Known) -> No
     result.copied(place, described.name, known, alone=False)
     for path, name in described.names:
         result.digested(place._replace(path=path), name, known, counts.HARDLINKS, verify=False)
+
+
+def incomplete(result: Result, place: Place, described: Described, problem: Problem) -> None:
+    """An item has its place in the archive, and its contents cannot be read: zeros fill that place."""
+    result.fail(place, described.name, problem, described.member.size, retry=Tried.NEVER)
+    result.spawn(IncompleteFile(described.member.name), owner=0)

@@ -1,0 +1,98 @@
+"""The trailer of an archive: names of files whose contents could not be read completely when the archive was made.
+
+The headers of these files were written before that was known. The trailer follows the blocks of zeros that end an
+archive, so that other programs do not read it (``docs/formats/ptar_trailer.md``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from pcopy.archive.headers import pax_header, record
+from pcopy.archive.member import BLOCK, RECORD, filled_up
+from pcopy.archive.reader import Broken, Read, is_header, number
+from pcopy.named import NamedTuple
+
+MOST_NAME_BYTES = 16 << 20
+"""Bytes of the names that a trailer lists: a reader has all of them in memory."""
+_KEY, _NAME, _MORE = b"comment", b"incomplete: ", b"incomplete: other files, too"
+_AT = b"incomplete files are listed at "
+_LAST = re.compile(rb"\d+ comment=%b(\d{20})\n" % _AT)
+_LAST_BYTES = len(record(_KEY, _AT + bytes(20)))
+_GLOBAL = b"g"
+
+TROUBLE = "its contents are incomplete: they could not be read when it was archived, and zeros stand in their place"
+HAS_MORE = "the contents of more files than can be listed are incomplete: they could not be read when it was made"
+
+
+class Incomplete(NamedTuple):
+    """Names of files whose contents are incomplete; ``has_more`` if there were too many to list."""
+
+    names: Collection[bytes] = ()
+    has_more: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.names) or self.has_more
+
+    def trouble(self, name: bytes, otherwise: str = "") -> str:
+        """Return the error of the file ``name``; ``otherwise`` if it is complete."""
+        return TROUBLE if name in self.names else otherwise
+
+
+NOTHING = Incomplete()
+
+
+def trailer(incomplete: Incomplete, end: int) -> bytes:
+    """Return the bytes that follow the ``end`` of an archive; both are multiples of ``RECORD``."""
+    records = [record(_KEY, _NAME + name) for name in sorted(incomplete.names)]
+    if incomplete.has_more:
+        records.append(record(_KEY, _MORE))
+    size = sum(map(len, records)) + _LAST_BYTES
+    stored = BLOCK + filled_up(size)
+    before = filled_up(stored, RECORD) - stored
+    records.append(record(_KEY, _AT + b"%020d" % (end + before)))
+    return b"".join((bytes(before), pax_header(size, _GLOBAL), *records, bytes(filled_up(size) - size)))
+
+
+def incomplete_in(read: Read, size: int) -> Incomplete:
+    """Return what the trailer of an archive of ``size`` bytes lists; nothing if the archive has none.
+
+    Raises ``ValueError`` if the trailer is damaged, and what ``read`` raises.
+    """
+    start = max(0, size - 2 * BLOCK)
+    last = _LAST.fullmatch(read(start, size - start).rstrip(b"\0")[-_LAST_BYTES:])
+    if last is None or size % BLOCK:
+        return NOTHING
+    at = int(last[1])
+    block = read(at, BLOCK) if at + BLOCK <= size else b""
+    try:
+        is_trailer = len(block) == BLOCK and block[156:157] == _GLOBAL and is_header(block)
+        length = number(block[124:136]) if is_trailer else 0
+    except Broken:
+        length = 0
+    if not 0 < length <= min(size - at - BLOCK, 2 * MOST_NAME_BYTES):
+        raise ValueError("the list of incomplete files at its end is damaged")
+    body = b""
+    while len(body) < length and (more := read(at + BLOCK + len(body), length - len(body))):
+        body += more
+    return _listed(body)
+
+
+def _listed(body: bytes) -> Incomplete:
+    """Raises ``ValueError``."""
+    names, has_more, at = set[bytes](), False, 0
+    start = b" %b=" % _KEY
+    while at < len(body):
+        digits = body[at : at + 20].partition(b" ")[0]
+        following = at + (int(digits) if digits.isdigit() else 0)
+        key_at = at + len(digits)
+        if not body.startswith(start, key_at) or body[following - 1 : following] != b"\n" or following <= key_at:
+            raise ValueError("the list of incomplete files at its end is damaged")
+        value = body[key_at + len(start) : following - 1]
+        if value == _MORE:
+            has_more = True
+        elif value.startswith(_NAME):
+            names.add(value[len(_NAME) :])
+        at = following
+    return Incomplete(names, has_more)

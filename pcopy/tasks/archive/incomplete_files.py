@@ -1,0 +1,41 @@
+"""Files whose contents could not be read after they had got their place: rank 0 lists them in the trailer."""
+
+from __future__ import annotations
+
+from pcopy.archive.incomplete import MOST_NAME_BYTES, Incomplete
+from pcopy.tasks.base.kind import Note
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import Result
+
+_OVERHEAD = 64
+"""Bytes that a name takes in the trailer, and in memory, besides its own."""
+
+
+class IncompleteFiles:
+    """On rank 0."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._names = set[bytes]()
+        self._bytes = 0
+        self._has_more = False
+
+    def add(self, name: bytes) -> None:
+        """Add the name that a file has in the archive."""
+        self._bytes += len(name) + _OVERHEAD
+        if self._bytes > MOST_NAME_BYTES:
+            self._has_more = True
+        else:
+            self._names.add(name)
+
+    @property
+    def found(self) -> Incomplete:
+        return Incomplete(self._names, self._has_more)
+
+
+class IncompleteFile(Note, code=189, doing="listing incomplete files"):
+    """Tells rank 0 the ``name`` in the archive of a file whose contents are not all there."""
+
+    name: bytes
+
+    def run(self, rank: Rank, result: Result) -> None:
+        rank.own(IncompleteFiles).add(self.name)

@@ -1,0 +1,68 @@
+"""Which of the files that were found may turn out to be unreadable when they are opened.
+
+A file that cannot be opened is left out of an archive, and that must be known before the archive is laid out. Most
+files need not be opened for it: their modes and the rights of this process show that they can be.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+
+from pcopy import libc
+from pcopy.fsio.attribute_names import ACCESS_ACL
+from pcopy.fsio.identity import FUSE
+from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, capable, maps_all_ids
+from pcopy.tasks.base.rank import Rank
+from pcopy.walk.visitor import Found
+
+_NFS = 0x6969
+"""Servers apply rights of their own to root (``root_squash``), but show the modes by which they decide."""
+_UNKNOWN_RIGHTS = (FUSE, 0xFF534D42, 0xFE534D42)  # and CIFS, SMB
+"""Types of file systems that may refuse any file, and whose modes may be made up."""
+
+
+class Readable:
+    """Of one rank."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._user, self._groups = os.geteuid(), {os.getegid(), *os.getgroups()}
+        self._reads_all = maps_all_ids() and (capable(CAP_DAC_READ_SEARCH) or capable(CAP_DAC_OVERRIDE))
+        self._kinds: dict[int, int] = {}
+        """The type of each file system, by its st_dev."""
+
+    def doubtful(self, found: Found, rows: Sequence[int]) -> Sequence[int]:
+        """Return those of ``rows``, which are regular files, that may be unreadable; empty files need not be read."""
+        if not rows:
+            return ()
+        columns = found.rows
+        kinds = {self._kind(device, found.directory) for device in {columns.device[row] for row in rows}}
+        if kinds.intersection(_UNKNOWN_RIGHTS):
+            return [row for row in rows if columns.size[row]]
+        if self._reads_all and _NFS not in kinds:
+            return ()
+        return [row for row in rows if columns.size[row] and not self._allows(found, row)]
+
+    def may_refuse(self, found: Found, row: int, xattrs: Sequence[tuple[str, bytes]]) -> bool:
+        """Return True if a file may be unreadable; ``xattrs`` may hold an ACL, which can deny what its mode allows."""
+        has_acl = not self._reads_all and found.rows.size[row] and any(name == ACCESS_ACL for name, _ in xattrs)
+        return bool(has_acl or self.doubtful(found, (row,)))
+
+    def _kind(self, device: int, descriptor: int) -> int:
+        kind = self._kinds.get(device)
+        if kind is None:
+            try:
+                if os.fstat(descriptor).st_dev != device:  # of a file on which another one is mounted
+                    return FUSE
+                kind = self._kinds[device] = libc.type_of_file_system(descriptor)
+            except OSError:
+                return FUSE
+        return kind
+
+    def _allows(self, found: Found, row: int) -> bool:
+        """Return True if the mode of a file lets this process read it."""
+        mode, columns = found.rows.mode[row], found.rows
+        if columns.uid[row] == self._user:
+            return bool(mode & stat.S_IRUSR)
+        return bool(mode & (stat.S_IRGRP if columns.gid[row] in self._groups else stat.S_IROTH))

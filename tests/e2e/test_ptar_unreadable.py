@@ -1,0 +1,179 @@
+"""Files that ``ptar -c`` cannot read: left out if they cannot be opened, else marked for ``-t`` and ``-x``.
+
+Strace makes reads fail; GNU tar and bsdtar read each archive, too.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.archives import MIB, ptar
+from tests.support.command import Completed, show
+from tests.support.faults import READS, Fault
+from tests.support.users import NOBODY, require_root
+
+SMALL, LARGE, SPARSE = "small", "large", "sparse"
+WORDS = b"its contents are incomplete: they could not be read when it was archived"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Files of one piece, of several parts, and with holes; each of them may be the victim."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    for name, size in (("before", 100), (SMALL, 5000), (LARGE, 9 * MIB), ("later", 3000)):
+        (tree / name).write_bytes(os.urandom(MIB) * (size // MIB) + os.urandom(size % MIB))
+    with (tree / SPARSE).open("wb") as file:
+        file.write(os.urandom(MIB))
+        file.truncate(3 * MIB)
+        file.seek(2 * MIB)
+        file.write(os.urandom(MIB // 2))
+    return tree
+
+
+def listed(archive: Path) -> list[str]:
+    """The names of members, on which GNU tar and bsdtar agree."""
+    by_tar = subprocess.run(["tar", "-tf", archive], check=True, capture_output=True)
+    by_bsdtar = subprocess.run(["bsdtar", "-tf", archive], check=True, capture_output=True)
+    assert (by_tar.stderr, by_bsdtar.stderr) == (b"", b"")
+    assert sorted(by_tar.stdout.split()) == sorted(by_bsdtar.stdout.split())
+    return sorted(by_tar.stdout.decode().split())
+
+
+def with_unreadable(tree: Path, victim: str, *words: str, ranks: int = 1, kernel: str = "c", when: str = "1+") -> Path:
+    """The archive of ``tree``, of which a file was found, and could not be read."""
+    archive = tree.parent / "a.tar"
+    fault = Fault(tree.parent / "log", READS, tree / victim, "EIO", when)
+    env = {"PCOPY_KERNEL": kernel}
+    line = ("-c", "-f", archive, *words, "tree")
+    done = ptar(*line, ranks=ranks, cwd=tree.parent, env=env, wrap=fault.wrap())
+    fault.check()
+    assert done.returncode == 1, show(done)
+    assert b"tree/%b: read: Input/output error" % victim.encode() in done.stderr, show(done)
+    assert b"6 found = 5 archived + 0 left out + 1 failed" in done.stdout, show(done)
+    return archive
+
+
+def check_told(done: Completed, victim: str) -> None:
+    assert done.returncode == 1, show(done)
+    lines = [line for line in done.stderr.splitlines() if WORDS in line]
+    assert len(lines) == 1, show(done)
+    assert b"tree/" + victim.encode() in lines[0], show(done)
+
+
+@pytest.mark.parametrize(
+    ("victim", "way", "kernel"),
+    [
+        (SMALL, "", "c"),
+        (SMALL, "", "python"),
+        (SMALL, "--gzip", "c"),
+        (LARGE, "", "c"),
+        (LARGE, "--zstd", "python"),
+        (SPARSE, "", "c"),
+        (SPARSE, "--zstd", "c"),
+    ],
+)
+def test_unreadable_file_is_reported_by_all_that_read_the_archive(
+    tree: Path, victim: str, way: str, kernel: str
+) -> None:
+    # One call fails for the large one: what was read before it is kept.
+    when = "2+" if victim == LARGE else "1+"
+    archive = with_unreadable(tree, victim, *([way] if way else []), kernel=kernel, when=when)
+    assert len(listed(archive)) == 6
+
+    check_told(ptar("-t", "-f", archive), victim)
+    unpacked = tree.parent / "unpacked"
+    unpacked.mkdir()
+    done = ptar("-x", "-f", archive, "-C", unpacked, ranks=2, env={"PCOPY_KERNEL": kernel})
+    check_told(done, victim)
+    assert b"6 found = 5 unpacked + 0 left out + 1 failed" in done.stdout, show(done)
+    signature = tree.parent / "signature"
+    check_told(ptar("-t", "-q", "-f", archive, "--signature", signature, ranks=2), victim)
+    assert not signature.exists()
+
+    for name in os.listdir(tree):
+        data, expected = (unpacked / "tree" / name).read_bytes(), (tree / name).read_bytes()
+        assert len(data) == len(expected)
+        assert (data == expected) == (name != victim), name
+    by_tar = tree.parent / "by_tar"
+    by_tar.mkdir()
+    subprocess.run(["tar", "-xf", archive, "-C", by_tar], check=True)
+    subprocess.run(["diff", "-r", by_tar, unpacked], check=True)
+
+
+def test_what_was_read_before_an_error_is_kept(tree: Path) -> None:
+    archive = with_unreadable(tree, LARGE, when="2+")
+    found = subprocess.run(["tar", "-xOf", archive, f"tree/{LARGE}"], check=True, capture_output=True).stdout
+    begins = (tree / LARGE).read_bytes()
+    assert found[:MIB] == begins[:MIB]
+    assert found.endswith(bytes(MIB))
+
+
+@pytest.mark.parametrize("way", ["--zstd", "--gzip"])
+def test_stream_of_another_program_keeps_the_list(tree: Path, way: str) -> None:
+    archive = with_unreadable(tree, SMALL)
+    with archive.open("rb") as contents:
+        stream = archive.with_suffix(".stream")
+        program = {"--zstd": ["zstd", "-q", "-c"], "--gzip": ["gzip", "-c"]}
+        stream.write_bytes(subprocess.run(program[way], stdin=contents, check=True, capture_output=True).stdout)
+    check_told(ptar("-t", "-f", stream), SMALL)
+    unpacked = tree.parent / "unpacked"
+    unpacked.mkdir()
+    check_told(ptar("-x", "-f", stream, "-C", unpacked), SMALL)
+
+
+def test_only_what_is_asked_for_is_reported(tree: Path) -> None:
+    archive = with_unreadable(tree, SMALL)
+    for words in (("tree/later",), ("--exclude", SMALL)):
+        done = ptar("-t", "-f", archive, *words)
+        assert (done.returncode, done.stderr) == (0, b""), show(done)
+        done = ptar("-x", "-f", archive, "-C", tree.parent, *words)
+        assert (done.returncode, done.stderr) == (0, b""), show(done)
+
+
+def test_file_that_cannot_be_opened_is_left_out(tree: Path) -> None:
+    require_root("start a program as another user")
+    (tree / SMALL).chmod(0)
+    (tree / "later").chmod(0o000)
+    (tree / "later").write_bytes(b"")
+    subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", tree.parent], check=True)
+    for path in (tree.parent, *tree.parent.parents):
+        if path.stat().st_uid == 0 and not path.stat().st_mode & 1:
+            path.chmod(path.stat().st_mode | 0o11)
+    expected = {"tree/", "tree/before", f"tree/{LARGE}", f"tree/{SPARSE}", "tree/later"}
+    archive = tree.parent / "a.tar"
+    for words in ((), ("--zstd",)):
+        done = ptar("-c", "-f", archive, *words, "tree", cwd=tree.parent, user=NOBODY)
+        assert done.returncode == 1, show(done)
+        assert b"tree/small: open: Permission denied" in done.stderr, show(done)
+        assert b"6 found = 5 archived + 0 left out + 1 failed" in done.stdout, show(done)
+        assert set(listed(archive)) == expected
+        dry = ptar("-c", "--dry-run", "-f", archive, *words, "tree", cwd=tree.parent, user=NOBODY)
+        assert dry.returncode == 1, show(dry)
+        done = ptar("-t", "-q", "-f", archive)
+        assert (done.returncode, done.stderr) == (0, b""), show(done)
+
+
+def test_run_that_goes_on_forgets_what_can_be_read_now(tree: Path) -> None:
+    archive = with_unreadable(tree, LARGE, "--resume", when="2+")
+    check_told(ptar("-t", "-q", "-f", archive), LARGE)
+    done = ptar("-c", "--resume", "-f", archive, "tree", cwd=tree.parent)
+    assert done.returncode == 0, show(done)
+    done = ptar("-t", "-q", "-f", archive)
+    assert (done.returncode, done.stderr) == (0, b""), show(done)
+
+
+def test_damaged_list_is_an_error(tree: Path) -> None:
+    archive = with_unreadable(tree, SMALL)
+    data = bytearray(archive.read_bytes())
+    at = data.rindex(b"ustar")
+    data[at] ^= 1
+    archive.write_bytes(data)
+    for words in (("-t",), ("-x", "-C", tree.parent)):
+        done = ptar(*words, "-f", archive)
+        assert done.returncode == 1, show(done)
+        assert b"the list of incomplete files at its end is damaged" in done.stderr, show(done)
