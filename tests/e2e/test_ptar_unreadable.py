@@ -25,7 +25,7 @@ def tree(tmp_path: Path) -> Path:
     """Files of one piece, of several parts, and with holes; each of them may be the victim."""
     tree = tmp_path / "tree"
     tree.mkdir()
-    for name, size in (("before", 100), (SMALL, 5000), (LARGE, 9 * MIB), ("later", 3000)):
+    for name, size in (("before", 100), (SMALL, 5000), (LARGE, 12 * MIB), ("later", 3000)):
         (tree / name).write_bytes(os.urandom(MIB) * (size // MIB) + os.urandom(size % MIB))
     with (tree / SPARSE).open("wb") as file:
         file.write(os.urandom(MIB))
