@@ -18,7 +18,7 @@ from typing import BinaryIO, TypeAlias
 
 from pcopy.checkpoint.layout import JOB
 from pcopy.errors import Refused
-from pcopy.fsio.close import held_open
+from pcopy.fsio.close import held_open, names_in
 from pcopy.fsio.durable import Synced, replacing, sync_directory_at
 from pcopy.text import shown
 
@@ -205,7 +205,7 @@ def remove_run(path: bytes) -> None:
             os.unlink(name, dir_fd=around)
             return
         with held_open(run):
-            for inner in os.listdir(run):
+            for inner in names_in(run):
                 os.unlink(inner, dir_fd=run)
         os.rmdir(name, dir_fd=around)
 

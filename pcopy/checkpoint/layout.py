@@ -7,7 +7,7 @@ import re
 from contextlib import suppress
 
 from pcopy.errors import Refused
-from pcopy.fsio.close import held_open
+from pcopy.fsio.close import held_open, names_in
 from pcopy.fsio.durable import boot_id, sync_directory_at
 from pcopy.text import shown
 
@@ -79,7 +79,7 @@ def forget_records(path: bytes) -> None:
 
 def names(descriptor: int) -> list[bytes]:
     """Those in an open directory; raises ``OSError``."""
-    return [os.fsencode(name) for name in os.listdir(descriptor)]
+    return names_in(descriptor)
 
 
 def is_ours(name: bytes) -> bool:

@@ -23,6 +23,24 @@ descriptor."""
 
 
 @contextmanager
+def entries_of(directory: int) -> Iterator[Iterator[os.DirEntry[str]]]:
+    """Yield what an open directory holds now, from the first entry on; raises ``OSError``.
+
+    A descriptor continues where the last listing ended. On btrfs it also shows no names that are newer than its opening
+    or its last rewinding.
+    """
+    os.lseek(directory, 0, os.SEEK_SET)
+    with os.scandir(directory) as entries:
+        yield entries
+
+
+def names_in(directory: int) -> list[bytes]:
+    """Return all names of an open directory; raises ``OSError``."""
+    with entries_of(directory) as entries:
+        return [os.fsencode(entry.name) for entry in entries]
+
+
+@contextmanager
 def noted(operation: str, descriptor: int) -> Iterator[None]:
     """Note that a sync is under way, for the report of a rank that is silent."""
     key = object()

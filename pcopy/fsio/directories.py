@@ -16,7 +16,7 @@ import sys
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 
-from pcopy.fsio.close import held_open, let_go
+from pcopy.fsio.close import entries_of, held_open, let_go
 from pcopy.fsio.identity import Identity, Likeness, mark_of
 from pcopy.fsio.mounted import Mounted, MountRoot
 from pcopy.fsio.mounts import Followed, Mounts
@@ -352,8 +352,7 @@ def list_names(source: int) -> Iterator[bytes]:
 def list_entries(directory: int) -> Iterator[os.DirEntry[str]]:
     """What an open directory of the source holds; raises ``Problem``, at the first entry or later."""
     try:
-        os.lseek(directory, 0, os.SEEK_SET)  # a kernel may have read it to its end
-        with os.scandir(directory) as entries:
+        with entries_of(directory) as entries:
             yield from entries
     except OSError as error:
         raise listing_problem(error.errno or errno.EIO) from error
@@ -374,8 +373,7 @@ def is_empty(around: int | None, name: bytes) -> bool:
 
 def count_entries(directory: int, *, sockets: bool) -> int:
     """How many names an open directory has; without ``sockets``, those of a dataset. Raises ``OSError``."""
-    os.lseek(directory, 0, os.SEEK_SET)  # on btrfs a descriptor shows no names that are newer than it or its rewinding
-    with os.scandir(directory) as entries:
+    with entries_of(directory) as entries:
         if not sockets:
             return sum(not _is_socket(entry) for entry in entries)
         last = deque(enumerate(entries, 1), maxlen=1)

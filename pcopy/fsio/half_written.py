@@ -22,7 +22,7 @@ import stat
 from contextlib import suppress
 from functools import cache
 
-from pcopy.fsio.close import held_open
+from pcopy.fsio.close import held_open, names_in
 from pcopy.fsio.durable import replacing
 from pcopy.fsio.identity import FUSE, Identity, Likeness, identity_of, lies_on
 from pcopy.fsio.preserve import CAP_SYS_ADMIN, capable, maps_all_ids
@@ -158,8 +158,8 @@ def drop_stale(directory: int, sidecar: bytes, job: str, *, is_filled: bool) -> 
 
 def drop_all_stale(directory: int, job: str) -> None:
     """As ``drop_stale`` for each such file in an open directory."""
-    with failing("readdir"), os.scandir(directory) as entries:
-        names = [name for entry in entries if (name := os.fsencode(entry.name)).startswith(SIDECAR)]
+    with failing("readdir"):
+        names = [name for name in names_in(directory) if name.startswith(SIDECAR)]
     for name in names:
         drop_stale(directory, name, job, is_filled=False)
 

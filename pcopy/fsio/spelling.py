@@ -10,6 +10,7 @@ import os
 import unicodedata
 from contextlib import suppress
 
+from pcopy.fsio.close import entries_of
 from pcopy.fsio.problem import failing
 from pcopy.fsio.source import status_of
 
@@ -29,7 +30,7 @@ class Spellings:
         identity = status.st_dev, status.st_ino
         if identity == self._directory and name in self._names:
             return []
-        with failing("readdir"), os.scandir(directory) as entries:
+        with failing("readdir"), entries_of(directory) as entries:
             found = [(os.fsencode(entry.name), entry.inode()) for entry in entries]
         self._directory, self._names = identity, frozenset(spelled for spelled, _ in found)
         return [] if name in self._names else [spelled for spelled, inode in found if inode == present.st_ino]

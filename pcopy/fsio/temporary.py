@@ -26,7 +26,7 @@ from contextlib import suppress
 from itertools import count
 
 from pcopy import libc
-from pcopy.fsio.close import abandon, held_open, late_times
+from pcopy.fsio.close import abandon, held_open, late_times, names_in
 from pcopy.fsio.identity import Identity, Likeness, identity_of
 from pcopy.fsio.problem import REPLACED, Problem, failing
 from pcopy.fsio.source import status_of
@@ -192,8 +192,8 @@ def remove_leftovers(directory: int, job: str, run: int | None = None) -> list[b
     Returns the names of what came out of an exchange and was not looked at any more: it may be worth keeping.
     """
     stem = b"%s%s-" % (PREFIX, job.encode())
-    with failing("readdir"), os.scandir(directory) as entries:
-        names = [name for entry in entries if (name := os.fsencode(entry.name)).startswith(stem)]
+    with failing("readdir"):
+        names = [name for name in names_in(directory) if name.startswith(stem)]
     others = []
     for name in names:
         kind = name[len(stem) :].partition(b"-")[0]

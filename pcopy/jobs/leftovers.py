@@ -17,7 +17,7 @@ from typing import Any
 import pcopy.tasks.runner  # noqa: F401 (makes all kinds known)
 from pcopy.checkpoint.resume import has_begun, load
 from pcopy.errors import InvariantBroken, Refused
-from pcopy.fsio.close import held_open
+from pcopy.fsio.close import entries_of, held_open
 from pcopy.fsio.directories import Directories
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
@@ -119,7 +119,7 @@ class Clearing:
     def _directories_in(self, root: int, path: bytes) -> list[bytes]:
         """Their names; none where they can't be read, which has been told."""
         try:
-            with os.scandir(self._open(root, path)) as entries:
+            with entries_of(self._open(root, path)) as entries:
                 return [os.fsencode(entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
         except OSError:
             return []

@@ -23,7 +23,7 @@ from _weakref import ref
 from pcopy.checkpoint.directory import ADVICE, opened
 from pcopy.checkpoint.layout import LOCK
 from pcopy.errors import Refused
-from pcopy.fsio.close import held_open, let_go
+from pcopy.fsio.close import held_open, let_go, names_in
 from pcopy.named import NamedTuple
 from pcopy.text import harmless, shown
 
@@ -125,8 +125,8 @@ def holders(path: bytes) -> list[Holder]:
     """The ranks that work on the job in ``path``, this process's included, by rank; raises ``Refused``."""
     found = []
     with opened(path) as directory:
-        for name in os.listdir(directory):
-            match = re.fullmatch(LOCK, os.fsencode(name))
+        for name in names_in(directory):
+            match = re.fullmatch(LOCK, name)
             if match is None:
                 continue
             try:

@@ -23,6 +23,7 @@ from typing import BinaryIO
 from pcopy import __version__
 from pcopy.checkpoint.framing import frames, write_frame
 from pcopy.errors import Refused
+from pcopy.fsio.close import names_in
 from pcopy.fsio.durable import boot_id, replacing, sync_directory
 from pcopy.fsio.identity import mark_of
 from pcopy.fsio.problem import Problem, failing
@@ -174,7 +175,7 @@ class PieceRecords:
 
     def _names(self) -> list[bytes]:
         with failing("readdir"):
-            names = map(os.fsencode, os.listdir(self._directory))
+            names = names_in(self._directory)
             return sorted(name for name in names if name.startswith(self._stem) and not name.endswith(b".archive"))
 
     def _records(self, name: bytes) -> Iterator[Record]:

@@ -10,7 +10,7 @@ import errno
 import os
 import shutil
 
-from pcopy.fsio.close import let_go
+from pcopy.fsio.close import let_go, names_in
 from pcopy.fsio.problem import Problem, failing
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -27,7 +27,7 @@ class Private:
             os.mkdir(name, 0o700, dir_fd=root)
         with failing("open"):
             descriptor = os.open(name, DIRECTORY, dir_fd=root)
-            if os.listdir(descriptor):
+            if names_in(descriptor):
                 let_go(descriptor)
                 raise Problem("open", errno.ESTALE, text=_REPLACED)
         self.descriptor = descriptor
@@ -39,7 +39,7 @@ class Private:
         if self.descriptor < 0:
             return ""
         try:
-            for name in os.listdir(self.descriptor):
+            for name in names_in(self.descriptor):
                 self._remove(name)
             if os.fstat(self.descriptor).st_nlink and not self._is_named():
                 return "was moved or replaced meanwhile; what was measured in it is removed: remove the empty directory"
@@ -51,7 +51,7 @@ class Private:
         self._close()
         return ""
 
-    def _remove(self, name: str) -> None:
+    def _remove(self, name: bytes) -> None:
         try:
             os.unlink(name, dir_fd=self.descriptor)
         except IsADirectoryError:
