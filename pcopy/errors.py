@@ -24,6 +24,9 @@ UNSYNCED = -1
 """The code of that reason (``pcopy.engine.messages.Halt``): what was copied may not be on storage. Codes above 0 are
 numbers of signals, and 0 is any other reason."""
 
+NO_ROOM = -2
+"""The code of the reason that an archive cannot be written, since there is no room for it."""
+
 
 class PcopyError(Exception):
     """Ends the job with ``status``; its text is one line for the user: what, which path, what to do."""

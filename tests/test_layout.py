@@ -213,6 +213,32 @@ def test_all_parts_of_the_package_are_known() -> None:
     assert {found.part for found in all_imports()} <= {*ORDER, *UNDER_ALL, "__main__"}
 
 
+LISTS_BY_ITSELF = {
+    "fsio/close.py": "the one function",
+    "fsio/directories.py": "a directory that was opened just now",
+    "walk/look_ahead.py": "a directory that was opened just now",
+    "walk/matching.py": "a directory that was opened just now",
+    "jobs/meant.py": "a directory that was opened just now",
+    "beside.py": "/proc",
+    "engine/transports/local.py": "/proc",
+    "launch/in_flight.py": "/proc and /sys",
+    "checkpoint/lmdb_backlog.py": "by its path",
+    "tasks/archive/archive_file.py": "by its path",
+}
+"""Files that call ``os.listdir`` or ``os.scandir``, and what they list."""
+
+
+def test_open_directories_are_listed_by_one_function() -> None:
+    """A descriptor continues where it was left, and on btrfs shows no newer names: it has to be rewound."""
+    found = {
+        str(file.relative_to(PACKAGE))
+        for file in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_bytes()))
+        if isinstance(node, ast.Attribute) and node.attr in ("listdir", "scandir")
+    }
+    assert found == {*LISTS_BY_ITSELF}
+
+
 def test_mpi4py_is_imported_by_one_module_only() -> None:
     importers = {found.file for found in all_imports() if is_below(found.module, ("mpi4py",))}
     assert importers == {PACKAGE / "engine" / "transports" / "mpi.py"}

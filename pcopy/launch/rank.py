@@ -398,6 +398,7 @@ class _Running:
         if journal is None or (ended and journal.durable in (0, LAST_EPOCH)):  # else a resumed job needs what there is
             unrecorded = journal is None or journal.durable == LAST_EPOCH
             since = 1 if unrecorded else self._setup.job.run  # what earlier runs made is on record
+            rank.stop_reason = rank.stop_reason or self._node.halted
             self._setup.tool.discard(rank, self._node.queue.forgotten(), since)
         rank.syncer.close()
         rank.storer.close()

@@ -13,7 +13,7 @@ from pcopy.archive.incomplete import trailer
 from pcopy.archive.index import SUFFIX, Index, joined, packed
 from pcopy.archive.member import name_in_archive
 from pcopy.engine.task import Spawn, Task
-from pcopy.errors import INCOMPLETE, OK, STOPPED, Refused
+from pcopy.errors import INCOMPLETE, NO_ROOM, OK, STOPPED, Refused
 from pcopy.fsio.durable import sync_directory
 from pcopy.fsio.named_file import NotTrusted, look_at_directory_of, obstacle
 from pcopy.fsio.problem import Problem
@@ -99,9 +99,12 @@ class Archiving(RepeatableTool):
 
     def discard(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
         archive, made = rank.own(ArchiveFile), rank.own(PieceRecords)
-        if rank.options.resumes and made.is_kept:
+        is_full = rank.stop_reason is not None and rank.stop_reason.code == NO_ROOM
+        if made.is_kept and (rank.options.resumes or is_full):
             with suppress(Problem):  # of the archive: then what is not recorded is made anew
                 made.record()
+        with suppress(OSError):  # it is harmless
+            made.remove_useless()
         if rank.number == 0 and archive.is_made:
             with suppress(Problem):
                 if not (rank.options.resumes or made.is_anything()):
@@ -174,8 +177,7 @@ class ArchivePreparation(OfArchive):
         name = os.path.basename(options.archive_file)
         try:
             self._write_end(rank, layout)
-            if (records := rank.own(PieceRecords)).is_anything():  # each rank has a clock of its own
-                records.remove()
+            rank.own(PieceRecords).remove()  # of all ranks
             status = archive.commit(name, 0o666 & ~options.umask)
             if options.sync:
                 sync_directory(rank.descriptors[0].target)

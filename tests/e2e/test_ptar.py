@@ -234,8 +234,8 @@ def test_a_file_that_changes_meanwhile_fails_and_the_archive_is_well_formed(tmp_
     (tmp_path / "tree").mkdir()
     for name in ("a", "b", "c"):
         (tmp_path / "tree" / name).write_bytes(b"x" * 3000)
-    read = ("strace", "-f", "-qq", "-e", "trace=read", "-P", str(tmp_path / "tree/b"))
-    wrap = (*read, "-e", "inject=read:retval=0:when=1+", "-o", "/dev/null")
+    read = ("strace", "-f", "-qq", "-e", "trace=read,pread64", "-P", str(tmp_path / "tree/b"))
+    wrap = (*read, "-e", "inject=read,pread64:retval=0:when=1+", "-o", "/dev/null")
     done = ptar("-cf", tmp_path / "a.tar", "-C", tmp_path, "--json", "tree", ranks=1, wrap=wrap)
     assert done.returncode == 1, show(done)
     told = json.loads(done.stdout)

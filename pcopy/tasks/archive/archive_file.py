@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from pcopy import libc
+from pcopy.errors import NO_ROOM
 from pcopy.fsio.close import held_open, let_go
 from pcopy.fsio.named_file import open_directory_of
 from pcopy.fsio.problem import Problem, failing
@@ -25,6 +26,8 @@ from pcopy.text import shown
 
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _ZEROS = bytes(1 << 20)
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a file system, or of a quota, that has no room."""
 _MOST_PARTS = 1024
 """Of one write: IOV_MAX of Linux."""
 
@@ -55,7 +58,8 @@ def left_by(directory: bytes, job: str) -> list[bytes]:
 def stop(rank: Rank, what: str, problem: Problem) -> None:
     """End the job: the archive cannot be ``what`` (read, made, written, synced)."""
     archive = shown(rank.options.archive_file)
-    rank.stop(f"{archive}: the archive cannot be {what}: {problem.operation}: {problem.strerror}")
+    code = NO_ROOM if problem.errno in FULL else 0
+    rank.stop(f"{archive}: the archive cannot be {what}: {problem.operation}: {problem.strerror}", code)
 
 
 def is_in_use(directory: bytes, name: bytes) -> bool:

@@ -15,9 +15,9 @@ from typing import BinaryIO, Protocol
 from pcopy.archive.member import BLOCK, RECORD, filled_up
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.seekable_zstd import Frame, seek_table
-from pcopy.tasks.archive.archive_file import ArchiveFile, stop
+from pcopy.tasks.archive.archive_file import ArchiveFile
 from pcopy.tasks.archive.compression import compressed
-from pcopy.tasks.archive.made import PieceRecords, Record
+from pcopy.tasks.archive.made import PieceRecords, Record, stop_writing
 from pcopy.tasks.base.kind import Kind, Note
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
@@ -160,4 +160,4 @@ class FrameNote(Note, code=131, doing="placing parts of the archive"):
         try:
             frames.write(self)
         except Problem as problem:
-            stop(rank, "written", problem)
+            stop_writing(rank, problem)

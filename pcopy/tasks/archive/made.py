@@ -23,14 +23,14 @@ from typing import BinaryIO
 from pcopy import __version__
 from pcopy.checkpoint.framing import frames, write_frame
 from pcopy.errors import Refused
-from pcopy.fsio.close import names_in
+from pcopy.fsio.close import let_go, names_in
 from pcopy.fsio.durable import boot_id, replacing, sync_directory
 from pcopy.fsio.identity import mark_of
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
 from pcopy.fsio.syncer import sync_written, unsyncable
 from pcopy.fsio.temporary import NEW, PREFIX
-from pcopy.tasks.archive.archive_file import ArchiveFile
+from pcopy.tasks.archive.archive_file import FULL, ArchiveFile, stop
 from pcopy.tasks.archive.compression import compressor
 from pcopy.tasks.archive.plain_files import PlainFiles, alone, joined
 from pcopy.tasks.base.rank import Rank
@@ -39,6 +39,8 @@ Record = tuple[bytes, bytes, bytes, tuple[int, ...]]
 """The key of a piece; which part of it (empty: headers and small files); the digests of what that holds. If it is a
 frame of a compressed archive: where that begins, its bytes, and those of its contents."""
 
+_RESERVE = 256 << 10
+"""Bytes that are reserved for records of a rank, so that a full file system takes them: those of a minute are fewer."""
 AT_ONCE = 1024
 """Records that are written at once where a run goes on."""
 
@@ -75,9 +77,11 @@ class PieceRecords:
         self._what = b"%b %b %d%b" % (*what, compressor(options.compress_as))
         self._stem = b"%b%b-1-" % (PREFIX, rank.job.name.encode())
         self._kept = self._stem + b"0.kept"
+        self._name = self._stem + b"%d.made" % rank.number
         self._due = rank.began + options.archive_interval
         self._new: list[Record] = []
         self._file: BinaryIO | None = None
+        self._room, self._is_reserved = -1, False
         self._found: dict[tuple[bytes, bytes], bytes] | None = None
 
     def key(self, offset: int, digest: bytes) -> bytes:
@@ -104,6 +108,9 @@ class PieceRecords:
 
     def add(self, piece: bytes, part: bytes, digests: bytes, where: tuple[int, ...] = ()) -> None:
         """The archive holds this part now; now and then what was added is recorded. Raises ``Problem``."""
+        if not self._is_reserved:
+            self._is_reserved = True
+            self._reserve()
         self._new.append((piece, part, digests, where))
         if time.monotonic() >= self._due:
             self.record()
@@ -117,25 +124,60 @@ class PieceRecords:
         self._archive.sync()
         try:
             is_first = self._file is None
-            if self._file is None:
-                name = self._stem + b"%d.made" % self._rank.number
-                with suppress(FileNotFoundError):
-                    os.unlink(name, dir_fd=self._directory)
-                self._file = os.fdopen(os.open(name, NEW, 0o600, dir_fd=self._directory), "wb", buffering=0)
-            write_frame(self._file, marshal.dumps((self._as_recorded(), new)))
-            sync_written(self._file.fileno())
+            try:
+                self._write(new)
+            except OSError as error:
+                if error.errno not in FULL or not self._release():
+                    raise
+                self._write(new)
         except OSError as error:
+            self._new = new
             raise _unrecorded(error) from error
         if is_first:
             sync_directory(self._directory)
+
+    def _write(self, records: list[Record]) -> None:
+        """Write a frame to this rank's file, and bring it to storage; raises ``OSError``, and nothing counts then."""
+        if self._file is None:
+            with suppress(FileNotFoundError):
+                os.unlink(self._name, dir_fd=self._directory)
+            self._file = os.fdopen(os.open(self._name, NEW, 0o600, dir_fd=self._directory), "wb", buffering=0)
+        end = self._file.tell()
+        try:
+            write_frame(self._file, marshal.dumps((self._as_recorded(), records)))
+            sync_written(self._file.fileno())
+        except OSError:
+            self._file.seek(end)
+            self._file.truncate()
+            raise
+
+    def _reserve(self) -> None:
+        """Reserve room for records by a file without a name. Without it a full file system may take none."""
+        with suppress(OSError):
+            self._room = os.open(b".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=self._directory)
+            os.posix_fallocate(self._room, 0, _RESERVE)
+
+    def _release(self) -> bool:
+        """Give back what was reserved; return False if nothing is reserved."""
+        room, self._room = self._room, -1
+        if room >= 0:
+            let_go(room)
+        return room >= 0
 
     def forget(self) -> None:
         """All is written: no record is needed any more."""
         self._new = []
 
     def is_anything(self) -> bool:
-        """Has any rank recorded something?"""
-        return bool(self._names())
+        """Return True if any rank has recorded something. Raises ``Problem``."""
+        return any(next(self._records(name), None) for name in self._names())
+
+    def remove_useless(self) -> None:
+        """Remove the file of this rank if nothing is recorded in it, or the archive was removed. Raises ``OSError``."""
+        if self._file is None or not os.fstat(self._file.fileno()).st_nlink:
+            return
+        if not (self._file.tell() and os.fstat(self._archive.descriptor).st_nlink):
+            os.unlink(self._name, dir_fd=self._directory)
 
     def begin(self, pieces: Iterable[bytes], fitting: Callable[[list[Record]], list[Record]] = list) -> tuple[int, int]:
         """On rank 0, before anything is written to an archive that an earlier run has left: what is recorded of
@@ -168,10 +210,12 @@ class PieceRecords:
 
     def remove(self, names: Iterable[bytes] | None = None) -> None:
         """Files of records; all by default. Raises ``Problem``."""
-        for name in self._names() if names is None else names:
+        names = self._names() if names is None else [*names]
+        for name in names:
             with failing("unlink"), suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=self._directory)
-        sync_directory(self._directory)
+        if names:
+            sync_directory(self._directory)
 
     def _names(self) -> list[bytes]:
         with failing("readdir"):
@@ -200,6 +244,7 @@ class PieceRecords:
         return self._identity if is_durable else (*self._identity, boot_id())
 
     def close(self) -> None:
+        self._release()
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -207,3 +252,11 @@ class PieceRecords:
 
 def _unrecorded(error: OSError) -> Problem:
     return Problem("write", error.errno or errno.EIO, text=f"what is made cannot be recorded: {error.strerror}")
+
+
+def stop_writing(rank: Rank, problem: Problem) -> None:
+    """End the job, since the archive cannot be written. If that is full, what it holds is recorded first."""
+    if problem.errno in FULL:
+        with suppress(Problem):  # then what is not recorded is made anew
+            rank.own(PieceRecords).record()
+    stop(rank, "written", problem)

@@ -21,11 +21,11 @@ from pcopy.fsio.source import check_unchanged, open_source
 from pcopy.fsio.throttle import throttled
 from pcopy.signature.items import FILE
 from pcopy.signature.tree import ContentHasher
-from pcopy.tasks.archive.archive_file import ArchiveFile, stop
+from pcopy.tasks.archive.archive_file import ArchiveFile
 from pcopy.tasks.archive.described import Described, described_in
 from pcopy.tasks.archive.frames import Frames, frame_chunk
 from pcopy.tasks.archive.incomplete_files import IncompleteFile
-from pcopy.tasks.archive.made import PieceRecords
+from pcopy.tasks.archive.made import PieceRecords, stop_writing
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.hashing import NO_VERSION
 from pcopy.tasks.base.kind import Kind, Note, Steps
@@ -100,7 +100,7 @@ class WriteChunk(Kind, code=139, doing="writing a part of", is_note=False):
                 root = there
         except Problem as met:
             if not met.on_source:
-                stop(rank, "written", met)
+                stop_writing(rank, met)
             problem = met.plain
         if there is not None and self.number >= 0:
             rank.own(Frames).is_there(self.number, result)

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from pcopy.archive.headers import header_of, stored_size
 from pcopy.archive.member import FILE, filled_up
 from pcopy.fsio.problem import Problem
-from pcopy.tasks.archive.archive_file import ArchiveFile, stop
+from pcopy.tasks.archive.archive_file import ArchiveFile
 from pcopy.tasks.archive.described import described_in, size_in
 from pcopy.tasks.archive.foresee import foresee_archived
 from pcopy.tasks.archive.frames import Frames
-from pcopy.tasks.archive.made import PieceRecords, digest_of
+from pcopy.tasks.archive.made import PieceRecords, digest_of, stop_writing
 from pcopy.tasks.archive.piece_writer import ArchivedPlain, PieceWriter, PlacedPiece, place_of
 from pcopy.tasks.archive.plain_files import opened
 from pcopy.tasks.archive.write_chunks import begin_chunks
@@ -51,7 +51,7 @@ class WriteMembers(Kind, code=138, doing="writing members", is_note=False):
             else:
                 yield from self._make(rank, result, writer, pieces)
         except Problem as problem:
-            stop(rank, "written", problem)
+            stop_writing(rank, problem)
             return
         writer.end()
 
