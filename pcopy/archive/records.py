@@ -25,6 +25,8 @@ _XATTR, _ENCODED = b"SCHILY.xattr.", b"LIBARCHIVE.xattr."
 _SPARSE = b"GNU.sparse."
 _TIME = re.compile(rb"(-?)(\d{1,19})(?!\d)(?:\.(\d*))?")
 """What follows a time is ignored, as GNU tar and bsdtar do: bsdtar had written letters there."""
+_FLOAT = re.compile(rb"(-?)(\d)(?:\.(\d{1,20}))?e([-+]?\d{1,3})")
+"""A time as Python's tarfile writes it if it is less than 1e-4 or not less than 1e16: pax(1) has no such numbers."""
 _DIGITS = 19
 """Of a number, at most."""
 _NUMBER = re.compile(rb"\d{1,19}")
@@ -66,12 +68,25 @@ class PaxRecords(dict[bytes, bytes]):
         value = self.get(key)
         if value is None:
             return otherwise
-        found = _TIME.match(value)
+        found = _TIME.match(_without_exponent(value))
         if found is None:
             raise ValueError(f"its {key.decode()} is no time")
         sign, seconds, part = found.groups(b"")
         moment = time_of(int(seconds)) + int(part[:9].ljust(9, b"0"))
         return -moment if sign else moment
+
+
+def _without_exponent(value: bytes) -> bytes:
+    """Return a number with an exponent as digits with a decimal point; any other ``value`` as it is."""
+    found = _FLOAT.fullmatch(value)
+    if found is None:
+        return value
+    sign, first, rest, exponent = found.groups(b"")
+    digits, point = first + rest, 1 + int(exponent)
+    if point <= 0:
+        return b"%b0.%b%b" % (sign, b"0" * -point, digits)
+    digits = digits.ljust(point, b"0")
+    return b"%b%b.%b" % (sign, digits[:point], digits[point:])
 
 
 def time_of(seconds: int) -> int:

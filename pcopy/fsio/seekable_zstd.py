@@ -61,6 +61,16 @@ _RLE, _COMPRESSED = 1, 2
 """Types of blocks: one byte that is repeated, and the usual one."""
 
 
+class TrailingGarbage(Problem):
+    """Behind whole frames, or members of gzip, stand bytes that begin none: all contents were read before."""
+
+    @classmethod
+    def at(cls, offset: int, program: str) -> TrailingGarbage:
+        """Return the problem of what stands at ``offset`` of a file that ``program`` has compressed."""
+        text = f"what stands from byte {offset} on was not compressed by {program}, and is ignored"
+        return cls("decompress", errno.EBADMSG, on_source=True, text=text)
+
+
 class Frame(NamedTuple):
     """Bytes of a frame in the file, and of the contents that are in it."""
 
@@ -178,7 +188,7 @@ def read_frames(descriptor: int, size: int) -> Iterator[bytes]:
     """The contents of a file of ``size`` bytes, in pieces of some MiB at most, with a table or without. A piece is
     empty where much of the file had no contents, so that whoever reads it can do something else meanwhile.
 
-    Raises ``Problem``, also where anything but whole frames is in it.
+    Raises ``Problem``, also where anything but whole frames is in it: ``TrailingGarbage`` if that follows them.
     """
     import zstandard
 
@@ -190,6 +200,8 @@ def read_frames(descriptor: int, size: int) -> Iterator[bytes]:
         if at - paused >= _AT_ONCE:
             paused = at
             yield b""
+        if at and not _may_begin(ahead.taken(at, min(at + 4, size), at)):
+            raise TrailingGarbage.at(at, "zstd")
         magic, follow = _HEAD.unpack(ahead.taken(at, at + _HEAD.size, at))
         if magic & _SKIPPABLE_MASK != _SKIPPABLE:
             if magic != _FRAME:
@@ -199,6 +211,13 @@ def read_frames(descriptor: int, size: int) -> Iterator[bytes]:
             raise _damaged(at, "it is cut short")
         else:
             at += _HEAD.size + follow
+
+
+def _may_begin(beginning: bytes) -> bool:
+    """Return True if a frame begins with these 4 bytes, or with fewer at the end of a file that was cut."""
+    frame, skippable = _FRAME.to_bytes(4, "little"), _SKIPPABLE.to_bytes(4, "little")
+    first = bytes((beginning[0] & _SKIPPABLE_MASK & 0xFF,))
+    return frame.startswith(beginning) or skippable.startswith(first + beginning[1:])
 
 
 class _Ahead:

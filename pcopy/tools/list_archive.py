@@ -58,6 +58,8 @@ def list_archive(arguments: ArchiveArguments) -> int:
         is_stream = isinstance(source, StreamReader)
         if is_stream:
             source.check_rest()
+            if source.garbage:
+                listing.is_wrong(source.garbage)
         incomplete = listed_as_incomplete(source.read, source.size)
         listing.end(lacking, incomplete, None if is_stream else source.check)
     except Problem as problem:

@@ -91,6 +91,7 @@ class UnpackPreparation(OfArchive):
         super().__init__(arguments)
         if arguments.paths:
             self.leaves_out = "MEMBER, -T or filters"
+        self._garbage = ""
         archive, self._stream = archive_to_read(arguments, "-x")
         root = _target(arguments.directory)
         check_told(self.telling, (root,), "is unpacked into")
@@ -121,7 +122,7 @@ class UnpackPreparation(OfArchive):
             tell("ptar", f"{given}: is one stream ({stream.why}): one process decompresses it first")
         archive = open_archive(self.job.options.archive_file)
         try:
-            contents = put_aside(archive, stream.program, where)
+            contents, self._garbage = put_aside(archive, stream.program, where)
         except Problem as problem:
             way = str(stream).rpartition("; ")[2]
             if problem.errno == errno.EBADMSG:
@@ -138,9 +139,12 @@ class UnpackPreparation(OfArchive):
         self.job = self.job._replace(options=options)
 
     def settle(self, rank: Rank, totals: Totals) -> int:
+        if self._garbage:
+            self.remarks.append(f"{shown(self.arguments.archive)}: {self._garbage}")
+            self.incomplete = "the archive is followed by something else"
         lacking = rank.own(WantedOfRank).lacking
         if not lacking:
-            return OK
+            return INCOMPLETE if self._garbage else OK
         self.remarks.append(f"{shown(self.arguments.archive)}: {lacking}")
         self.incomplete = "the archive does not hold all that was asked for"
         return INCOMPLETE

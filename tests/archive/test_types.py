@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import tarfile
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +165,30 @@ def test_sizes_in_all_forms(field: bytes, size: int) -> None:
         assert [(info.name, info.size) for info in archive] == [("a", size), ("b", 0)]
     assert [isinstance(each, FoundMember) and each.member.size for each in read(data)] == [size, 0]
     check_skimmed(data)
+
+
+def test_header_of_solaris_describes_the_next_member() -> None:
+    data = pax(b"13 path=long\n", b"X") + item(b"short", b"x") + END
+    (found,) = read(data)
+    assert isinstance(found, FoundMember)
+    assert (found.member.name, found.member.size) == (b"long", 1)
+    check_skimmed(data)
+
+
+@pytest.mark.parametrize("moment", [1e-09, -1e-09, 1e-05, 2.5e-07, -1.25e-05, 1e16, 4e18, 0.5, 1.7e9])
+def test_times_that_python_writes_with_an_exponent_are_read(moment: float, tmp_path: Path) -> None:
+    info = tarfile.TarInfo("f")
+    info.mtime = moment
+    with tarfile.open(tmp_path / "a", "w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(info)
+    (found,) = read((tmp_path / "a").read_bytes())
+    assert isinstance(found, FoundMember)
+    with tarfile.open(tmp_path / "a") as archive:
+        assert found.member.mtime == round(Decimal(repr(archive.getmember("f").mtime)) * 10**9)
+
+
+@pytest.mark.parametrize("text", [b"1e", b"1e-", b"e-09", b"1e+300", b"--1e5"])
+def test_times_that_are_no_numbers_raise_nothing(text: bytes) -> None:
+    body = b" mtime=%b\n" % text
+    data = pax(b"%d%b" % (len(body) + 2, body)) + item(b"f", b"") + END
+    assert len(read(data)) == 1

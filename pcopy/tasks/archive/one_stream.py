@@ -18,7 +18,7 @@ from functools import partial
 from pcopy.fsio.patience import patiently
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.room import free_bytes
-from pcopy.fsio.seekable_zstd import read_frames
+from pcopy.fsio.seekable_zstd import TrailingGarbage, read_frames
 from pcopy.fsio.source import status_of
 
 MAGICS = {
@@ -29,6 +29,7 @@ MAGICS = {
     b"\x04\x22\x4d\x18": "lz4",
 }
 """How files begin that these programs have written."""
+_GZIP = b"\x1f\x8b"
 _SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
 """How a frame without contents begins (RFC 8878); ``pzstd`` writes one before each other frame."""
 KEPT_BYTES = 32 << 20
@@ -58,10 +59,15 @@ def contents_of(descriptor: int, program: str) -> Iterator[bytes]:
 
 
 def _gunzipped(descriptor: int) -> Iterator[bytes]:
-    """Members of gzip (RFC 1952), one behind the other; zeros may follow, as behind a tape's last block."""
+    """Members of gzip (RFC 1952), one behind the other; zeros may follow, as behind a tape's last block.
+
+    Raises ``Problem``: ``TrailingGarbage`` if anything else follows.
+    """
     packed = _Packed(descriptor)
     packed.fill()
     while packed.data:
+        if packed.begin and not _GZIP.startswith(packed.first(len(_GZIP))):
+            raise TrailingGarbage.at(packed.begin, "gzip")
         unzip = zlib.decompressobj(wbits=31)
         while not unzip.eof:
             if not packed.fill():
@@ -83,13 +89,28 @@ class _Packed:
         self.data = b""
         self._descriptor, self._at = descriptor, 0
 
+    @property
+    def begin(self) -> int:
+        """Where ``data`` begins in the file."""
+        return self._at - len(self.data)
+
+    def first(self, size: int) -> bytes:
+        """The next ``size`` bytes, which stay in ``data``; fewer at the end of the file. Raises ``Problem``."""
+        while len(self.data) < size and (more := self._read()):
+            self.data += more
+        return self.data[:size]
+
     def fill(self) -> bytes:
         """What comes next, empty at the end of the file. Raises ``Problem``."""
         if not self.data:
-            with failing("read", on_source=True):
-                self.data = patiently(partial(os.pread, self._descriptor, _PIECE, self._at))
-            self._at += len(self.data)
+            self.data = self._read()
         return self.data
+
+    def _read(self) -> bytes:
+        with failing("read", on_source=True):
+            data = patiently(partial(os.pread, self._descriptor, _PIECE, self._at))
+        self._at += len(data)
+        return data
 
     def skip_zeros(self) -> None:
         """Raises ``Problem``."""
@@ -112,18 +133,27 @@ class StreamReader:
 
     def __init__(self, descriptor: int, program: str) -> None:
         self._descriptor, self._program = descriptor, program
+        self.garbage = ""
+        """The error of what follows the contents, if anything does that is ignored; known after ``check_rest``."""
         self._begin()
 
     def _begin(self) -> None:
-        self._pieces = contents_of(self._descriptor, self._program)
+        self.pieces = self._contents()
+        """What was not read yet."""
         self._kept = deque[bytes]()
         self._start = self._end = 0
+
+    def _contents(self) -> Iterator[bytes]:
+        try:
+            yield from contents_of(self._descriptor, self._program)
+        except TrailingGarbage as garbage:
+            self.garbage = garbage.strerror
 
     def read(self, offset: int, size: int) -> bytes:
         """As ``pcopy.archive.reader.Read``; raises ``Problem``."""
         if offset < self._start:
             self._begin()
-        while self._end < offset + size and (piece := next(self._pieces, None)) is not None:
+        while self._end < offset + size and (piece := next(self.pieces, None)) is not None:
             self._kept.append(piece)
             self._end += len(piece)
             while (
@@ -148,8 +178,10 @@ class StreamReader:
         return self._end
 
 
-def put_aside(descriptor: int, program: str, directory: bytes) -> int:
-    """The contents of a stream in a file without a name, on the file system of ``directory``: its descriptor.
+def put_aside(descriptor: int, program: str, directory: bytes) -> tuple[int, str]:
+    """Put the contents of a stream into a file without a name, on the file system of ``directory``.
+
+    Returns its descriptor, and the error of what follows the contents, if anything does that is ignored.
 
     It takes half of the room that is free there at most, so that what is unpacked from it has a place, and a small
     file that holds far too much harms nobody. Raises ``Problem``.
@@ -158,7 +190,8 @@ def put_aside(descriptor: int, program: str, directory: bytes) -> int:
 
     with failing("create"), TemporaryFile(dir=directory, prefix=b".pcopy-", buffering=0) as aside:
         written = room = 0
-        for piece in contents_of(descriptor, program):
+        stream = StreamReader(descriptor, program)
+        for piece in stream.pieces:
             if written >= room:
                 free = _free(aside.fileno())
                 if free < written:
@@ -170,7 +203,7 @@ def put_aside(descriptor: int, program: str, directory: bytes) -> int:
                 while rest:
                     rest = rest[aside.write(rest) :]
             written += len(piece)
-        return os.dup(aside.fileno())
+        return os.dup(aside.fileno()), stream.garbage
 
 
 def _free(descriptor: int) -> int:
