@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
+from bisect import bisect_right
 from collections.abc import Generator, Iterator
 from functools import partial
 
@@ -54,15 +55,53 @@ def chunks_of(
 ) -> Iterator[WriteChunk]:
     """What writes the contents of a file, as ``begin_chunks`` has it; this rank waits for that from the first one on.
     ``number``: the frame that the member begins with in a compressed archive; its header is a part of that."""
-    size = described.member.size
-    chunk = frame_chunk(rank) if number >= 0 else rank.chunk(size) if rank.splits(size) else size
-    parts = max(1, -(-size // chunk))
-    rank.own(ArchivedFiles).open(at, ArchivedFile(described, [b""] * parts), parts, result)
-    for part in range(parts):
-        start = part * chunk
-        end = min(start + chunk, size)
+    parts = parts_of(rank, described.member, is_framed=number >= 0)
+    rank.own(ArchivedFiles).open(at, ArchivedFile(described, [b""] * len(parts)), len(parts), result)
+    for part, (start, end) in enumerate(parts):
         frame = number + part if number >= 0 else -1
         yield WriteChunk(value, at, start, end, part, rank.number, frame, piece)
+
+
+def parts_of(rank: Rank, member: Member, *, is_framed: bool) -> list[tuple[int, int]]:
+    """Return where each part of a file begins and ends.
+
+    Holes take no time, so a sparse file is divided by its data; with digests, each of which is of as many bytes, by its
+    size, as others are.
+    """
+    is_sparse = member.extents is not None and not rank.digests
+    size = stored_size(member) if is_sparse else member.size
+    chunk = frame_chunk(rank) if is_framed else rank.chunk(size) if rank.splits(size) else max(1, size)
+    if not is_sparse or member.extents is None:
+        return [(start, min(start + chunk, size)) for start in range(0, max(1, size), chunk)]
+    parts, start, room = list[tuple[int, int]](), 0, chunk
+    for first, length in member.extents:
+        at, end = first, first + length
+        while end - at > room:
+            at += room
+            parts.append((start, at))
+            start, room = at, chunk
+        room -= end - at
+    return [*parts, (start, member.size)]
+
+
+def stretches(member: Member, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yield where data between ``start`` and ``end`` of a file begin and end, and their place in what is stored."""
+    if member.extents is None:
+        if start < end:
+            yield start, end, start
+        return
+    numbers = memoryview(member.extents.numbers)
+    firsts, lengths = numbers[::2], numbers[1::2]
+    before = max(0, bisect_right(firsts, start) - 1)
+    at = sum(lengths[:before])
+    for row in range(before, len(firsts)):
+        first, length = firsts[row], lengths[row]
+        if first >= end:
+            return
+        begins, ends = max(first, start), min(first + length, end)
+        if begins < ends:
+            yield begins, ends, at + begins - first
+        at += length
 
 
 class WriteChunk(Kind, code=139, doing="writing a part of", is_note=False):
@@ -135,28 +174,18 @@ class WriteChunk(Kind, code=139, doing="writing a part of", is_note=False):
     def _clear(self, archive: ArchiveFile, member: Member) -> None:
         """What an interrupted run has written there goes: if the file cannot be read, zeros stand in its place. Raises
         ``Problem``."""
-        for start, end, at in self._stretches(member):
-            archive.clear(at, end - start)
-
-    def _stretches(self, member: Member) -> Iterator[tuple[int, int, int]]:
-        """Where data begin and end in the file, and where they belong in the archive."""
-        at = self.at
-        extents = ((0, member.size),) if member.extents is None else member.extents
-        for first, length in extents:
-            start, end = max(first, self.start), min(first + length, self.end)
-            if start < end:
-                yield start, end, at + start - first
-            at += length
+        for start, end, at in stretches(member, self.start, self.end):
+            archive.clear(self.at + at, end - start)
 
     def _moved(
         self, reading: int, archive: ArchiveFile | FrameBuffer, described: Described, hasher: ContentHasher | None
     ) -> Iterator[int]:
         """Bytes as they move; holes are only digested."""
         position = self.start
-        for start, end, at in self._stretches(described.member):
+        for start, end, at in stretches(described.member, self.start, self.end):
             if hasher is not None:
                 hasher.zeros(start - position)
-            yield from _copied(reading, archive, start, end, at, hasher)
+            yield from _copied(reading, archive, start, end, self.at + at, hasher)
             position = end
         if hasher is not None:
             hasher.zeros(self.end - position)
@@ -199,8 +228,7 @@ class FrameBuffer:
     def __init__(self, described: Described, start: int, end: int) -> None:
         member = described.member
         self._parts: list[bytes] = [header_of(member)] if not start else []
-        extents = ((0, member.size),) if member.extents is None else member.extents
-        self._size = sum(max(0, min(first + length, end) - max(first, start)) for first, length in extents)
+        self._size = sum(after - first for first, after, _ in stretches(member, start, end))
         self._filling = filled_up(stored_size(member)) - stored_size(member) if end == member.size else 0
         self._got = 0
 
