@@ -22,6 +22,7 @@ JOB = b"job"
 CURRENT = b"current"
 CONTROL, PROGRESS = b"control", b"progress"
 LOCK = rb"lock-(0|[1-9][0-9]{0,8})"
+DELETED = rb"deleted-(0|[1-9][0-9]{0,8})"
 RUN = rb"run-[0-9]+"
 """Patterns; each is compiled when a name is first compared with it."""
 NOT_DURABLE = rb"not-durable-[0-9a-f-]*"
@@ -84,7 +85,7 @@ def names(descriptor: int) -> list[bytes]:
 
 def is_ours(name: bytes) -> bool:
     """May pcopy have made what is called so? (NFS may keep that under another name for a while.)"""
-    patterns = RUN, LOCK, NOT_DURABLE
+    patterns = RUN, LOCK, NOT_DURABLE, DELETED
     return name in _FILES or name.startswith(SILLY) or any(re.fullmatch(pattern, name) for pattern in patterns)
 
 

@@ -16,8 +16,9 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
+from types import MappingProxyType
 from typing import Protocol
 
 from pcopy.checkpoint import directory
@@ -121,11 +122,13 @@ def compact(
     address: Callable[[Task], Task | None] | None = None,
     mending: Mending | None = None,
     open_spool: SpoolFactory,
+    least_counts: Mapping[int, int] = MappingProxyType({}),
 ) -> Remaining:
     """Writes what remains as the base of a new run with ``size`` ranks, makes that the current one, removes the others.
 
     ``mending`` may put other tasks in the place of those that remain, and take back what was counted under some labels.
-    ``address`` is asked for each task, and may give it another owner, or leave it out (None). Returns what ``load``
+    ``address`` is asked for each task, and may give it another owner, or leave it out (None). ``least_counts`` are
+    numbers below which counters do not remain, by their places: what the records lack of them. Returns what ``load``
     would tell from now on: the new run, at epoch 0. Raises as ``load`` does, and ``OSError``; then the old run is still
     whole, and current unless the very last fsync failed.
     """
@@ -140,6 +143,7 @@ def compact(
             tasks = mending.tasks()
             new = new._replace(counts=_less(old.counts, (share for share in shares if mending.takes_back(share[0]))))
             shares = (share for share in _shares(job, old) if not mending.takes_back(share[0]))
+        new = new._replace(counts=_raised(new.counts, least_counts))
         kept = (task for task in map(address, tasks) if task is not None) if address else tasks
         _write_run(job, new, kept, open_spool, shares)
     with directory.opened(job) as descriptor:
@@ -149,6 +153,14 @@ def compact(
             with suppress(OSError):  # the job is safe; what is left goes with the next one
                 remove_run(os.path.join(job, name))
     return new
+
+
+def _raised(counts: tuple[int, ...], least_counts: Mapping[int, int]) -> tuple[int, ...]:
+    raised = list(counts)
+    for counter, number in least_counts.items():
+        raised += [0] * (counter + 1 - len(raised))
+        raised[counter] = max(raised[counter], number)
+    return tuple(raised)
 
 
 def _less(counts: tuple[int, ...], shares: Iterator[Share]) -> tuple[int, ...]:

@@ -32,6 +32,7 @@ from pcopy.jobs.paths import filled_by, lies_in, source_of
 from pcopy.jobs.roots import with_made, with_places
 from pcopy.jobs.spool import refusing, spool_in
 from pcopy.named import NamedTuple
+from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import Job, Mount, Options, Root, Select, Totals
 from pcopy.tasks.base.kind import FORMAT
 from pcopy.tasks.base.phases import Phase
@@ -50,8 +51,8 @@ class Keeping(NamedTuple):
 
     ``directory`` is an absolute path, or empty: the job is not kept. ``interval`` is in seconds, ``memory`` in bytes of
     waiting work on one host (0: automatic), an empty ``spool`` stands for the default. A resumed job goes on with
-    ``phase``; ``counts`` are what its earlier runs have counted. ``at_start``: the job is durably in its directory
-    before the first task.
+    ``phase``; ``counts`` are what its earlier runs have counted, and ``deleted`` is what they have deleted.
+    ``at_start``: the job is durably in its directory before the first task.
     """
 
     directory: bytes = b""
@@ -64,6 +65,7 @@ class Keeping(NamedTuple):
     phase: int = 0
     counts: tuple[int, ...] = ()
     at_start: bool = False
+    deleted: int = 0
 
 
 BEGINS_ANEW = "files could not be synced here, and this host was rebooted since, or is another one: the job begins anew"
@@ -266,7 +268,7 @@ def go_on(stored: StoredJob, lock: Lock, size: int, keeping: Keeping, options: O
     options = options._replace(umask=file.umask)
     job = Job(file.name, file.runs + 1, roots, options, began=file.t0, mounts=file.mounts, doubted=file.doubted)
     job = job._replace(cut_short=file.may_have_cut_short)
-    keeping = keeping._replace(directory=path, nonce=file.nonce)
+    keeping = keeping._replace(directory=path, nonce=file.nonce, deleted=_deleted_in(path))
     least = int(Phase.REPAIR_VERIFY)
 
     def address(task: Task) -> Task | None:
@@ -290,7 +292,14 @@ def go_on(stored: StoredJob, lock: Lock, size: int, keeping: Keeping, options: O
     missing = Missing(roots, file.mounts, spool, options)
     try:
         with naming(path), refusing(keeping.spool):
-            remaining = compact(path, size, address=address, mending=missing, open_spool=spool)
+            remaining = compact(
+                path,
+                size,
+                address=address,
+                mending=missing,
+                open_spool=spool,
+                least_counts={counts.DELETED: keeping.deleted},
+            )
     except InvariantBroken as broken:  # an unknown task is another version's, though the file has not told of that
         raise Refused(f"{broken}; this pcopy reads version {FORMAT} of tasks; {END_IT}") from None
     job = job._replace(run=remaining.run, resumed=_destination_time(job))
@@ -323,6 +332,13 @@ def _begun_anew(stored: StoredJob, lock: Lock, job: Job, keeping: Keeping, *, is
     if is_lost:
         kept.notices = [f"{shown(filled_by(job.roots))}: {BEGINS_ANEW}"]
     return job, kept
+
+
+def _deleted_in(directory: bytes) -> int:
+    from pcopy.jobs.deleted import deleted_in
+
+    with naming(directory):
+        return deleted_in(directory)
 
 
 def _destination_time(job: Job) -> int:

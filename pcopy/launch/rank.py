@@ -122,6 +122,10 @@ def make_rank(setup: RankSetup) -> Rank:
         open_spool=spool_in(setup.keeping.spool),
     )
     rank.gathers = setup.gathers
+    if options.delete and setup.keeping.directory:
+        from pcopy.jobs.deleted import deleted_by
+
+        rank.deleted = deleted_by(setup.keeping.directory, rank.number)
     return rank
 
 
@@ -134,7 +138,7 @@ def open_store(setup: RankSetup, rank: Rank) -> tuple[FactJournal | None, RankSt
         status = os.fstat(root.target)
         rank.storage.add(root.target, status.st_dev, status.st_ino, rank.running.changed)
     rank.running.changed.close()  # nothing has been made in them yet
-    first = setup.tool.first_counts(setup.job)
+    first = first_counts(setup)
     store = RankStore(setup.keeping, setup.job.run, rank.number, rank.size, setup.kept, first)
     if setup.keeping.resumed and rank.number:
         store.take_lock()
@@ -194,8 +198,16 @@ def make_node(
     if keeping.resumed:
         restore_rank(node, keeping, job.run)
     elif rank.number == 0:
-        node.counters[:] = tool.first_counts(job)
+        node.counters[:] = first_counts(setup)
     return node
+
+
+def first_counts(setup: RankSetup) -> list[int]:
+    """Return what has been counted before the first task of a job of which nothing is on record."""
+    first = setup.tool.first_counts(setup.job)
+    if not setup.keeping.resumed:
+        first[counts.DELETED] += setup.keeping.deleted
+    return first
 
 
 def limits_of(size: int, on_host: float, keeping: Keeping) -> Limits:

@@ -101,7 +101,7 @@ class TaskRunner:
             self._rank.end(result.running)
 
     def _cut(self, value: Kind, result: Result) -> None:
-        if value.counts_when_cut and not self._rank.job.began:
+        if value.counts_when_cut:
             result.add_done(self._rank.counters)
 
     def _unpacked(self, task: Task) -> Kind:

@@ -102,7 +102,7 @@ class JobDirector:
         self.ended = Ended(errors.INTERNAL, Totals(), None)
         """A reason to halt that comes later counts no more."""
         self._counted = 0
-        """What was to be deleted as COUNT began: an earlier run has counted that."""
+        """By how much less than what earlier runs have counted for ``to_delete`` they have deleted, as COUNT begins."""
 
     def first_tasks(self, phase: int) -> Iterable[Spawn]:
         """What the first ranks of hosts, all ranks, or rank 0 do in this phase."""
@@ -203,7 +203,7 @@ class JobDirector:
         }
         following = next((int(later) for later, wanted in due.items() if later > phase and wanted), None)
         if following == Phase.COUNT:
-            self._counted = sums.to_delete
+            self._counted = sums.to_delete - sums.deleted
         return following
 
     def _may_delete(self, sums: Totals) -> bool:
@@ -275,7 +275,8 @@ class CopyDirector(JobDirector):
         is_over = phase < Phase.DELETE and (following is None or following > Phase.DELETE)
         is_empty = phase == Phase.DELETE and not sums.deleted
         if self._job.options.delete and (is_over or is_empty) and not self._may_delete(sums):
-            self._rank.tell((), (f"nothing was deleted: {self._why_not(sums)}",))
+            nothing = "nothing more was deleted" if sums.deleted else "nothing was deleted"
+            self._rank.tell((), (f"{nothing}: {self._why_not(sums)}",))
         return following
 
     def _may_delete(self, sums: Totals) -> bool:
@@ -287,8 +288,9 @@ class CopyDirector(JobDirector):
     def _why_not(self, sums: Totals) -> str:
         if sums.failed:
             return f"{counted(sums.failed, 'item has', 'items have')} failed"
-        items = counted(sums.to_delete, "item", "items")
-        return f"the source lacks {items}, which is more than --max-delete {self._job.options.max_delete:,}"
+        items = counted(sums.to_delete - sums.deleted, "item", "items")
+        before = f" and earlier runs of the job have deleted {sums.deleted:,}" if sums.deleted else ""
+        return f"the source lacks {items}{before}, which is more than --max-delete {self._job.options.max_delete:,}"
 
     def _status(self, sums: Totals, halted: Halt | None) -> int:
         if halted is None:

@@ -50,7 +50,8 @@ def job_lines(
     if unwritten:
         lines[-1] = "incomplete: everything is copied, but not all is written that tells of it (status 1)"
     elif lacks_only_deletion(job, ended.totals):
-        lines[-1] = "incomplete: everything is copied, but nothing was deleted (status 1)"
+        nothing = "nothing more" if ended.totals.deleted else "nothing"
+        lines[-1] = f"incomplete: everything is copied, but {nothing} was deleted (status 1)"
     if options.verify and options.existing in KEEPING_UNREAD and (kept := ended.totals.skipped):
         were = counted(kept, "item was", "items were")
         lines.append(f"{were} skipped and not verified (see --existing changed, --checksum)")

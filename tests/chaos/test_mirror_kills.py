@@ -95,7 +95,7 @@ def test_what_the_source_has_lost_meanwhile_counts(trees: Path, number: int) -> 
     assert left + lost > most
     run = pcopy("--json", "--resume", env=env)
     assert (run.returncode, extras(copy), (copy / "7/7").exists()) == (1, left, True), show(run)
-    told = f"the source lacks {left + lost} items, which is more than --max-delete {most}"
+    told = f"the source lacks {left + lost} items and earlier runs of the job have deleted {most - left}, which is more"
     assert told.encode() in run.stderr, show(run)
 
 
@@ -128,4 +128,29 @@ def test_each_run_counts_for_itself(trees: Path) -> None:
     assert 0 < extras(copy) < left
     told = summary(succeed("--json", "--resume", env=env))
     check_equal(trees / "source", copy)
-    assert told["failed"] == 0 and listed(env) == []
+    assert (told["failed"], told["deleted"]) == (0, most) and listed(env) == []
+
+
+@pytest.mark.parametrize("kernel", ["c", "python"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(("words", "slow"), [((), "unlinkat"), (("--backup",), "linkat,unlinkat")])
+def test_limit_and_count_of_deletions_cover_all_runs(
+    trees: Path, kernel: str, number: int, words: tuple[str, ...], slow: str
+) -> None:
+    """Also of a run that was killed between two records."""
+    env = {"XDG_STATE_HOME": str(trees / "state"), "PCOPY_KERNEL": kernel}
+    copy, most = trees / "copy", extras(trees / "copy")
+    mirror: list[Argument] = ["--mirror", "--max-delete", str(most), "--checkpoint-interval", "30"]
+    mirror += (*words, trees / "kept") if words else ()
+    paths: list[Argument] = [f"{trees}/source/", copy]
+    with background(*mirror, *paths, ranks=2, env=env, wrap=slowed(slow, 10)) as run:
+        assert wait_until(lambda: run.process.poll() is not None or extras(copy) < most - 30)
+        run.send_signal(number) if number != signal.SIGKILL else run.kill_all()
+        run.process.communicate(timeout=60)
+    left = extras(copy)
+    assert 0 < left < most - 29
+    for late in range(3):
+        write(copy / f"1/late {late}", b"extra")
+    refused = pcopy("--json", "--resume", env=env)
+    assert (refused.returncode, extras(copy), summary(refused)["deleted"]) == (1, left, most - left), show(refused)
+    assert b"and earlier runs of the job have deleted %d, which" % (most - left) in refused.stderr, show(refused)

@@ -268,10 +268,11 @@ class Remove(OfNames[Removed]):
     """Items that are no directories, and empty directories (``MODE`` tells which; without it nothing is a directory).
 
     What is not the item of ``rows`` is to be decided ``ANEW``; without ``INODE`` nobody looks. What was gone before is
-    ``FAILED`` with ENOENT.
+    ``FAILED`` with ENOENT. ``gone`` has two numbers of 8 bytes, to which C and Python add 1 after each removal.
     """
 
     rows: Rows
+    gone: memoryview | None = None
 
 
 class Mend(OfNames[Judged]):

@@ -258,6 +258,8 @@ class Removing(Changing):
                 os.unlink(name, dir_fd=directory)
         except OSError as error:
             raise Problem.of(operation, error) from error
+        if self._batch.gone is not None:
+            self._batch.gone[1] += 1
         return Code.DONE
 
 

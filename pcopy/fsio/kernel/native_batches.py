@@ -320,6 +320,7 @@ def in_c(settings: Settings, batch: Batch[Any], digest_size: int, *, has_digest:
             rows = InC(_lib.PK_REMOVE, batch, removed, lambda: Removing(batch, removed))
             rows.columns(rows.batch.given, batch.rows)
             rows.columns(rows.batch.found, removed.seen)
+            rows.batch.gone = rows.pointer("uint64_t[]", batch.gone)
         case Mend() | MendPlain():
             rows = _mending(batch)
         case Compare():

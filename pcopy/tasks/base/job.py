@@ -218,8 +218,8 @@ class Totals(NamedTuple):
     not, ``verified_bytes`` all bytes as they are read back by this run. An item that is copied again is to be read back
     again. ``mended`` are those of the skipped items that got metadata of their sources, ``excluded`` those
     that filters leave out.
-    ``deleted`` are items that the source lacks, and ``to_delete`` those that were counted beforehand: both were never
-    found.
+    ``deleted`` are items that the source lacks; ``to_delete`` are those that earlier runs of the job have deleted, and
+    those that this run has counted beforehand. Both were never found.
     """
 
     found: int = 0

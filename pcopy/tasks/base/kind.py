@@ -54,8 +54,7 @@ class Kind(tuple[Any, ...]):
     waits_for_others: ClassVar[bool] = False
     """Is it only of use if other tasks find something, so that a resumed job begins no earlier phase for it?"""
     counts_when_cut: ClassVar[bool] = False
-    """If it does not come to its end, since the job is to stop: does what it has counted until then count all the same,
-    in a job that nobody resumes?"""
+    """True if what it has counted is in the summary also where it does not come to its end, since the job stops."""
 
     def __init_subclass__(cls, *, code: int | None = None, doing: str = "", is_note: bool | None = None) -> None:
         """Without a ``code`` the class is what several kinds share, and no kind itself: its fields come first."""

@@ -94,6 +94,9 @@ class Rank(BothSides):
     """Does it gather what a report tells of it?"""
     _full: tuple[tuple[int, Any], ...] = ()
     """As ``Running.full``, of the tasks that are done."""
+    deleted: Callable[[], memoryview | None] = staticmethod(lambda: None)
+    """Returns where each deletion is counted at once (``Remove.gone``), so that the number survives this process; None
+    where the job is not kept."""
 
     def __init__(
         self,

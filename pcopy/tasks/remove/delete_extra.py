@@ -72,7 +72,7 @@ class DeleteExtra(OfPlace, code=84, doing="deleting from", is_note=False):
     """Deletes what the target of ``place`` has and its source lacks, there and in all directories below that both have.
 
     The ``source_id`` is NOWHERE: whatever is there now is the source. In COUNT what would go is counted; ``counted`` is
-    what an earlier run has counted, which counts no more.
+    what counts no more of what an earlier run has counted: all but what was deleted.
     """
 
     counted: int = 0

@@ -36,7 +36,7 @@ def remove_batch(
     rank: Rank, directory: int, packed: bytes, rows: Rows, count: Callable[[Removed], None] = lambda removed: None
 ) -> Stepwise[Removed]:
     """``count`` is told of what is removed, whatever happens to the task."""
-    batch = Remove(directory, packed, rows)
+    batch = Remove(directory, packed, rows, rank.deleted() if rank.options.delete else None)
     if len(rows) == 1 and rank.kernel.works_here:  # a directory, as a rule: a batch would take longer than the call
         alone = Removing(batch)
         alone.run(0, 1)
@@ -248,6 +248,8 @@ class RemoveVisitor:
                     problem = problem_of(verdicts, 0)
                     if problem is not None:
                         raise problem
+                elif (deleted := self._rank.deleted()) is not None:  # it was renamed
+                    deleted[1] += 1
             except Problem as problem:
                 problems[row] = problem
             yield None

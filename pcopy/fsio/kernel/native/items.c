@@ -159,5 +159,7 @@ int pk_remove_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     doing(worker, is_directory ? OP_RMDIR : OP_UNLINK);
     if (unlinkat(batch->directory, name, is_directory ? AT_REMOVEDIR : 0))
         return PK_DEFERRED;
+    if (batch->gone != NULL)
+        __atomic_fetch_add(batch->gone, 1, __ATOMIC_RELAXED);
     return DONE;
 }
