@@ -18,6 +18,7 @@ from typing import Protocol
 from pcopy.fsio.patience import PASSING, PAUSES, naps
 from pcopy.fsio.problem import Problem, changed, failing
 from pcopy.fsio.throttle import Unmoved
+from pcopy.libc import type_of_file_system
 
 SIZE = 1 << 20
 """Bytes of each buffer, and of one read of what is only digested: with nothing to write, less cache is wanted."""
@@ -157,7 +158,11 @@ def pieces_to_end(descriptor: int) -> Iterator[tuple[int, bytes]]:
 
 def digest_to_end(descriptor: int, digest: Digest) -> Iterator[int]:
     """As ``digest_contents``, of such a file."""
-    for _, data in pieces_to_end(descriptor):
+    return digest_pieces(pieces_to_end(descriptor), digest)
+
+
+def digest_pieces(found: Iterator[tuple[int, bytes]], digest: Digest) -> Iterator[int]:
+    for _, data in found:
         digest.update(data)
         yield len(data)
 
@@ -208,3 +213,62 @@ def cut_short(operation: str, at: int, on_source: bool) -> Problem:
     """A read met the end of the file at the byte ``at``, before its size."""
     text = f"the file ended at byte {at}, before its size"
     return changed(operation, text) if on_source else Problem(operation, errno.EIO, text=text)
+
+
+GENERATED = frozenset((
+    0x9FA0,  # proc
+    0x62656572,  # sysfs
+    0x27E0EB, 0x63677270,  # cgroup, cgroup2
+    0x74726163,  # tracefs
+    0x64626720,  # debugfs
+    0x73636673,  # securityfs
+    0x62656570,  # configfs
+    0xF97CFF8C,  # selinuxfs
+    0x43415D53,  # smackfs
+    0x5A3C69F0,  # apparmorfs
+    0x42494E4D,  # binfmt_misc
+    0x65735543,  # fusectl
+    0x07655821,  # resctrl
+))  # fmt: skip
+"""Types of file systems (f_type, statfs(2))."""
+
+LARGEST = 64 << 20
+"""Bytes of the largest file that is read there: /proc/kcore and trace_pipe have no end that is ever reached."""
+
+
+class Generated:
+    """Tells file systems apart by st_dev: statfs(2) is asked once for each."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, bool] = {}
+
+    def is_on(self, descriptor: int, device: int) -> bool:
+        """Return True if the open item, which lies on ``device``, is generated as it is read; raises ``Problem``."""
+        known = self._known.get(device)
+        if known is None:
+            with failing("statfs", on_source=True):
+                known = self._known[device] = type_of_file_system(descriptor) in GENERATED
+        return known
+
+
+def generated_pieces(descriptor: int, size: int) -> Iterator[tuple[int, bytes]]:
+    """Read the contents of a generated file whose st_size is ``size``: yield pieces with their offsets.
+
+    Raises ``Problem``, also if more would have to be waited for (EAGAIN), or there is no end within ``LARGEST`` bytes.
+    """
+    at = 0
+    while not size or at < size:
+        with failing("read", on_source=True):
+            data = os.read(descriptor, min(PIECE, size - at) if size else PIECE)
+        if not data:
+            return
+        at += len(data)
+        if at > LARGEST:
+            text = f"no end within {LARGEST >> 20} MiB, though the kernel generates this file: it is not copied"
+            raise Problem("read", 0, on_source=True, text=text)
+        yield at - len(data), data
+
+
+def generated_contents(descriptor: int, size: int) -> bytes:
+    """Return the contents of a generated file whose st_size is ``size``; raises as ``generated_pieces``."""
+    return b"".join(data for _, data in generated_pieces(descriptor, size))

@@ -15,7 +15,16 @@ import fcntl
 import os
 from collections.abc import Callable, Generator, Iterator
 
-from pcopy.fsio.contents import Digest, data_extents, digest_contents, has_holes, pieces_to_end, skip_hole
+from pcopy.fsio.contents import (
+    Digest,
+    Generated,
+    data_extents,
+    digest_contents,
+    generated_pieces,
+    has_holes,
+    pieces_to_end,
+    skip_hole,
+)
 from pcopy.fsio.passage import AS_EVER, Manner, Passage, write_all
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.throttle import Throttle, Unmoved, throttled
@@ -47,6 +56,7 @@ class Mover:
         self._no_kernel_copy: set[tuple[int, int]] = set()
         self.ways = KnownWays()
         self.throttle = Throttle()
+        self.generated = Generated()
 
     def clone(self, source: int, target: int, devices: tuple[int, int]) -> bool:
         """Makes ``target`` share all of ``source``'s extents; False where the file systems can't, or it is not wanted.
@@ -86,7 +96,9 @@ class Mover:
         holes are skipped. Yields the bytes that each step moved; raises ``Problem``.
         """
         size = status.st_size
-        if not size:
+        if self.generated.is_on(source, devices[0]):
+            yield from _copy_pieces(generated_pieces(source, size), target, digest)
+        elif not size:
             yield from _copy_pieces(pieces_to_end(source), target, digest)
         elif self.clone(source, target, devices):
             if digest is None:

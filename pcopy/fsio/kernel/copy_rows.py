@@ -14,6 +14,7 @@ import time
 
 from pcopy.fsio.attributes import Applied, Attributes, has_common_times, read_xattrs
 from pcopy.fsio.close import has_late_times
+from pcopy.fsio.contents import GENERATED
 from pcopy.fsio.identity import mark_of
 from pcopy.fsio.kernel.batches import SYNC, Copied, Copy, Digests, Plan
 from pcopy.fsio.kernel.columns import Code, Marks, Verdicts, numbers, unpack_names
@@ -24,9 +25,12 @@ from pcopy.fsio.passage import write_all
 from pcopy.fsio.problem import Problem, changed
 from pcopy.fsio.source import FLAGS, open_source
 from pcopy.fsio.temporary import NEW, remove
+from pcopy.libc import type_of_file_system
 
 READ = FLAGS | os.O_NOATIME
 FULL = (errno.ENOSPC, errno.EROFS)
+_OF_NO_SIZE = 64 << 10
+"""Bytes that are asked for of a file whose size is 0: /proc/kmsg refuses to return less than a line."""
 _TAKEN = Problem("create", errno.EEXIST)
 _NOTHING = Applied()
 
@@ -114,7 +118,7 @@ class Copying:
             if size > SMALL_FILE or (self._sparse and status.st_blocks << 9 < size):
                 return Code.CARE
             operation = "read"
-            data = _read(reading, size + 1)
+            data = _read(reading, size + 1 if size else _OF_NO_SIZE)
             if len(data) != size:
                 whole = _rest(reading, data, size)
                 if whole is None:
@@ -261,8 +265,8 @@ def is_unchanged(one: os.stat_result, other: os.stat_result) -> bool:
 def _rest(reading: int, data: bytes, size: int) -> bytes | None:
     """All of a file of which one read gave another number of bytes than its size; raises ``Problem`` and ``OSError``.
 
-    A file of size 0 may well have contents (/proc): it is read to its end, unless that is too far for memory (None).
-    Others have changed.
+    A file of size 0 may well have contents (/proc): it is read to its end, unless that is too far for memory (None). So
+    may files that are generated as they are read have another size (None). Others have changed.
     """
     if size and len(data) > size:
         raise changed("read", "the file grew while it was copied")
@@ -276,5 +280,7 @@ def _rest(reading: int, data: bytes, size: int) -> bytes | None:
             return None
     whole = b"".join(parts)
     if size and len(whole) != size:
+        if type_of_file_system(reading) in GENERATED:
+            return None
         raise changed("read", f"the file ended after {len(whole)} of {size} bytes")
     return whole

@@ -29,7 +29,7 @@ from pcopy.archive.member import (
 from pcopy.fsio import half_written
 from pcopy.fsio.attributes import NO_ATTRIBUTES, is_copied
 from pcopy.fsio.close import close_read
-from pcopy.fsio.contents import data_extents, has_holes
+from pcopy.fsio.contents import data_extents, generated_pieces, has_holes
 from pcopy.fsio.problem import Problem, changed
 from pcopy.fsio.source import Version, open_source, source_status, status_of
 from pcopy.named import NamedTuple
@@ -118,7 +118,9 @@ class Describing:
         mode, mtime = rows.mode[row], rows.time("mtime", row)
         kind, link, device, size = kind_of(mode), b"", 0, 0
         extents: Extents | None = None
-        if kind == FILE:
+        if kind == FILE and self._rank.mover.generated.is_on(directory, rows.device[row]):
+            size = _generated_size(directory, entry, rows.size[row])
+        elif kind == FILE:
             size = rows.size[row]
             if size >= LEAST_SPARSE and self._preserve.sparse:
                 extents = _extents_of(directory, entry, rows.version(row))
@@ -202,6 +204,27 @@ def _link(directory: int, name: bytes) -> bytes:
         if error.errno == errno.EINVAL:
             raise changed("readlink", "another item has taken its name") from error
         raise _gone_or("readlink", error) from error
+
+
+def _generated_size(directory: int, name: bytes, size: int) -> int:
+    """Return how many bytes can be read of a file that is generated as it is read; raises ``Problem``."""
+    reading = open_source(directory, name)
+    try:
+        return sum(len(data) for _, data in generated_pieces(reading, size))
+    finally:
+        close_read(reading)
+
+
+def check_described(rank: Rank, described: Described, reading: int) -> bool:
+    """Raise ``Problem`` unless the open file is still what was described; return True if it is generated as it is read,
+    so that its size says nothing."""
+    status, version = status_of(reading, on_source=True), described.version
+    is_generated = rank.mover.generated.is_on(reading, status.st_dev)
+    if is_generated:
+        version = version._replace(size=status.st_size)
+    if Version.of(status) != version:
+        raise changed("read", "the file changed while it was archived")
+    return is_generated
 
 
 def _extents_of(directory: int, name: bytes, version: Version) -> Extents | None:

@@ -134,7 +134,8 @@ class Gathering(Finding):
     def _plain(self, found: Found, rows: Sequence[int]) -> Stepwise[Sequence[int]]:
         """Hands over the plain files; returns the others."""
         place = self._place
-        if not self._rank.kernel.enters or self._rank.job.roots[place.root].item:
+        is_generated = self._rank.mover.generated.is_on(found.directory, found.rows.device[rows[0]]) if rows else False
+        if is_generated or not self._rank.kernel.enters or self._rank.job.roots[place.root].item:
             return rows
         own = {
             os.path.basename(path) for root, path in self._rank.job.own if (root, os.path.dirname(path)) == place[:2]

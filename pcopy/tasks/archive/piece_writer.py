@@ -9,16 +9,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from pcopy.archive.headers import end_of_plain, header_of, plain_pax, stored_size
 from pcopy.archive.member import DIRECTORY, FILE, LINK, Member, filled_up
 from pcopy.engine.ticket import Stepwise
+from pcopy.fsio.contents import generated_contents
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.columns import Code, pack_names
 from pcopy.fsio.kernel.directory_batches import Members
 from pcopy.fsio.kernel.interface import SMALL_FILE
 from pcopy.fsio.problem import Problem, changed
-from pcopy.fsio.source import FLAGS, Version, open_source, status_of
+from pcopy.fsio.source import FLAGS, open_source
 from pcopy.named import NamedTuple
 from pcopy.signature.items import FILE as FILE_TYPE
 from pcopy.signature.items import special_digest, symlink_digest, type_of
-from pcopy.tasks.archive.described import Described, described_in
+from pcopy.tasks.archive.described import Described, check_described, described_in
 from pcopy.tasks.archive.plain_files import PlainFiles
 from pcopy.tasks.archive.write_chunks import done, incomplete
 from pcopy.tasks.base import counts
@@ -157,7 +158,11 @@ class PieceWriter:
             for start, length in extents:
                 if not _append(descriptor, start, length, data):
                     break
-            if Version.of(status_of(descriptor, on_source=True)) != described.version or len(data) < size:
+            if check_described(self._rank, described, descriptor):  # what it returns may depend on the size of reads
+                os.lseek(descriptor, 0, os.SEEK_SET)
+                data[:] = generated_contents(descriptor, os.fstat(descriptor).st_size)
+            if len(data) != size:
+                del data[size:]
                 raise changed("read", "the file changed while it was archived")
         except OSError as error:
             raise Problem.of("read", error, on_source=True) from error

@@ -18,12 +18,12 @@ from pcopy.fsio.contents import cut_short, lent_buffer
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.patience import patiently
 from pcopy.fsio.problem import Plain, Problem, failing
-from pcopy.fsio.source import check_unchanged, open_source
+from pcopy.fsio.source import open_source
 from pcopy.fsio.throttle import throttled
 from pcopy.signature.items import FILE
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.archive.archive_file import ArchiveFile
-from pcopy.tasks.archive.described import Described, described_in
+from pcopy.tasks.archive.described import Described, check_described, described_in
 from pcopy.tasks.archive.frames import Frames, frame_chunk
 from pcopy.tasks.archive.incomplete_files import IncompleteFile
 from pcopy.tasks.archive.made import PieceRecords, stop_writing
@@ -162,11 +162,11 @@ class WriteChunk(Kind, code=139, doing="writing a part of", is_note=False):
         directory = rank.sources[described.root].open(described.path)
         reading = open_source(directory, described.name)
         try:
-            check_unchanged(reading, described.version)
+            check_described(rank, described, reading)
             for moved in throttled(self._moved(reading, archive, described, hasher), rank.throttle):
                 rank.counters[counts.MOVED] += moved
                 yield None
-            check_unchanged(reading, described.version)
+            check_described(rank, described, reading)
         finally:
             close_read(reading)
         return hasher.root() if hasher is not None else b""

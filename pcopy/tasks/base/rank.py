@@ -247,6 +247,12 @@ class Rank(BothSides):
         """Is a file of that size worth splitting? One of less than one and a half chunks is not."""
         return self.size > 1 and size > SMALL_FILE and 2 * size >= 3 * self.chunk(size)
 
+    def is_generated(self, place: Place) -> bool:
+        """Return True if files of the source directory ``place`` are generated as they are read (/proc), so that their
+        sizes say nothing; raises ``Problem``."""
+        directory = self.open_source(place)
+        return self.mover.generated.is_on(directory, status_of(directory, on_source=True).st_dev)
+
     def open_target(self, place: Place) -> int:
         """The target directory of ``place``; raises ``Problem``."""
         target = self.targets[place.root].open(self.below_target(place.root, place.path), place.target_id)

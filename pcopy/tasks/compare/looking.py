@@ -12,6 +12,7 @@ from pcopy.fsio.kernel.batches import Stated
 from pcopy.fsio.kernel.columns import Code, Rows, unpack_names
 from pcopy.fsio.kernel.interface import SMALL_FILE
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import status_of
 from pcopy.signature.items import DIRECTORY, ROOT, type_of
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.hashing import SOCKET
@@ -25,6 +26,7 @@ from pcopy.tasks.compare.properties import (
     CONTENT,
     ONLY_A,
     ONLY_B,
+    SIZE,
     TYPE,
     XATTR,
     Pairs,
@@ -118,6 +120,10 @@ class Looking:
         """Finds out how the pairs differ, but for their contents."""
         wanted, pairs = self._rank.options.compare, self._pairs
         self._bits, self._problems = differences(pairs, wanted, self._rank.options.modify_window)
+        if any(bits & CONTENT for bits in self._bits) and self._is_generated():
+            for row, mode in enumerate(pairs.rows[0].mode):
+                if stat.S_ISREG(mode):
+                    self._bits[row] &= ~(SIZE | CONTENT)
         if wanted & (ACL | XATTR):
             rows = [row for row, bits in enumerate(self._bits) if not bits & TYPE and row not in self._problems]
             if rows:
@@ -150,6 +156,12 @@ class Looking:
             if code != DIRECTORY[0] or other:  # what is entered counts when that has been done
                 result.count(counts.of_kind(bytes((code,))), number)
         found.add(path, names, bits, kinds)
+
+    def _is_generated(self) -> bool:
+        """Return True if files of either side are generated as they are read (/proc), so that their sizes say nothing;
+        raises ``Problem``."""
+        generated = self._rank.mover.generated
+        return any(generated.is_on(each, status_of(each).st_dev) for each in self._pairs.directories)
 
     def _read(self) -> Sequence[int]:
         """Spawns what reads the contents of files that may hold the same; returns their rows."""

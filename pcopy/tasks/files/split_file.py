@@ -54,7 +54,7 @@ class SplitFile(OfItem, code=12, doing="copying", is_note=False):
                 yield from copy_whole(rank, result, item, linked=True)
                 return
             in_turn = _in_turn(rank, item.place)
-            splits = item.size > SMALL_FILE and not rank.options.sequential
+            splits = item.size > SMALL_FILE and not (rank.options.sequential or rank.is_generated(item.place))
             if splits and 2 * item.size >= 3 * _chunk(rank, item.size, in_turn):
                 yield from _split(item, rank, result, in_turn=in_turn)
             else:

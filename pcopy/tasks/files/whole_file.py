@@ -179,7 +179,7 @@ def _write(
     over, recipe = over_or_new(rank, place, None if kept is None else present, reading, status, temporary)
     with NewFile.beside(target, temporary, layout=recipe, over=over) as new:
         made = new.identity(place.target_id.mount) if linked else None
-        hasher = yield from _filled(rank, reading, status, new)
+        hasher, size = yield from _filled(rank, reading, status, new)
         attributes = read_attributes(reading, status, options.preserve)
         check_unchanged(reading, version)
         inherits = over is None and inherits_acl(rank, place, target)
@@ -206,19 +206,21 @@ def _write(
     if over is None:
         laid_out(rank, result, place, PLAIN if new.other_layout else recipe, target, 1)
     result.applied(place, name, applied)  # not before it is copied: what fails is tried again
-    known = Known(FILE, status.st_size, b"", version)
-    if hasher is not None:
-        known = Known(FILE, hasher.size, rank.hashing.file(hasher), version)
+    known = Known(FILE, size, rank.hashing.file(hasher) if hasher is not None else b"", version)
     return Settled(known, made, unnamed, shortcoming)
 
 
 def _filled(
     rank: Rank, reading: int, status: os.stat_result, new: NewFile
-) -> Generator[None, None, ContentHasher | None]:
-    """Gives ``new`` the contents; returns what knows their digest, if that is wanted. Raises ``Problem``."""
-    devices, hasher = (status.st_dev, new.status.st_dev), rank.hasher()
+) -> Generator[None, None, tuple[ContentHasher | None, int]]:
+    """Give ``new`` the contents; return what knows their digest, if that is wanted, and their size in bytes.
+
+    The size of files that are generated as they are read (/proc) is known only then. Raises ``Problem``.
+    """
+    devices, hasher, size = (status.st_dev, new.status.st_dev), rank.hasher(), 0
     with closing(rank.mover.fill(reading, new.descriptor, status, devices, hasher, extend=new.extend)) as steps:
         for moved in steps:  # what is done beside ends before the files are closed
             rank.counters[counts.MOVED] += moved
+            size += moved
             yield
-    return hasher
+    return hasher, size

@@ -119,7 +119,7 @@ class ReadItems(Divisible, code=40, doing="reading files of", is_note=False):
             if rank.options.signs:
                 refuse_marked(reading)
             known = Known(FILE, status.st_size, b"", Version.of(status))
-            if rank.splits(known.size):
+            if rank.splits(known.size) and not rank.is_generated(self.place):
                 result.spawn(SplitRead(Contents(self.place, name, known, True, self.attempt, self.counter)), known.size)
                 return None
             hasher = yield from digested_part(rank, reading, status, 0, known.size, on_source=True)

@@ -5,11 +5,19 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.close import close_read, held_open
-from pcopy.fsio.contents import bypass_cache, digest_contents, digest_to_end, drop_pages, has_holes
+from pcopy.fsio.contents import (
+    bypass_cache,
+    digest_contents,
+    digest_pieces,
+    digest_to_end,
+    drop_pages,
+    generated_pieces,
+    has_holes,
+)
 from pcopy.fsio.kernel.batches import Read, ReadBack
 from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.nodes import keep_access_time, open_node
@@ -89,12 +97,16 @@ def digested_part(
 ) -> Generator[None, None, ContentHasher]:
     """As ``digested`` of a file that is open and had this ``status``: a source must not have changed at the end.
 
-    A copy is read from storage, as far as the system lets that be asked for. A size of 0 is not believed of a source.
+    A copy is read from storage, as far as the system lets that be asked for. A size of 0 is not believed of a source,
+    nor any size of a file that is generated as it is read.
     """
     options, hasher = rank.options, rank.hashing.hasher()
     if not on_source:
         drop_pages(reading, start, end - start)
-    if on_source and not status.st_size:
+    steps: Iterator[int]
+    if on_source and rank.mover.generated.is_on(reading, status.st_dev):
+        steps = digest_pieces(generated_pieces(reading, status.st_size), hasher)
+    elif on_source and not status.st_size:
         steps = digest_to_end(reading, hasher)
     else:
         direct = options.direct and not (on_source and rank.job.copies) and bypass_cache(reading)
