@@ -56,13 +56,15 @@ class Applied(NamedTuple):
 
     ``excused`` items lacked a privilege, or had an ACL of a model that their new file system doesn't know; ``notices``
     are for the user. ``unknown`` are attributes that the file system does not know: to be told of once, not per item.
-    ``layout`` tells why a file did not get the layout that was wanted (``pcopy.fsio.layout``).
+    ``layout`` tells why a file did not get the layout that was wanted (``pcopy.fsio.layout``); ``fewer`` is the
+    attribute of one with fewer stripes, if it has got that instead.
     """
 
     excused: int = 0
     notices: tuple[str, ...] = ()
     unknown: frozenset[str] = frozenset()
     layout: str = ""
+    fewer: bytes = b""
 
 
 def is_copied(name: str, preserve: Preserve) -> bool:

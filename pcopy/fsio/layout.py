@@ -22,11 +22,16 @@ def _as_wanted(back: bytes) -> str:
     return ""
 
 
+def _never(back: bytes) -> bool:
+    return False
+
+
 class Recipe(NamedTuple):
     """How a file is created.
 
     ``flags`` are added to those of open(2); the extended ``attribute`` (name and value) is set as long as it is empty.
-    What is read back of it then goes to ``amiss``, which tells why that is not what was wanted, or nothing.
+    What is read back of it then goes to ``amiss``, which tells why that is not what was wanted, or nothing. ``serves``
+    returns True if it is of the same kind all the same, with fewer stripes: then the file keeps it.
     ``impossible`` tells why the file is made like any other, though something else is wanted.
     """
 
@@ -34,6 +39,7 @@ class Recipe(NamedTuple):
     attribute: tuple[str, bytes] | None = None
     amiss: Callable[[bytes], str] = _as_wanted
     impossible: str = ""
+    serves: Callable[[bytes], bool] = _never
 
 
 PLAIN = Recipe()
@@ -117,10 +123,30 @@ class Layout:
         return _ONE_SERVER
 
 
-def lay_out(descriptor: int, recipe: Recipe) -> str:
-    """Gives a file that was just created, and is empty, its layout; tells why it has not got that, or nothing. Raises
-    ``OSError``."""
+class Given(NamedTuple):
+    """The ``value`` of the attribute that a file has got, and why it is not what was wanted, or nothing. If it
+    ``serves``, it is kept."""
+
+    value: bytes
+    why: str
+    serves: bool
+
+
+def lay_out(descriptor: int, recipe: Recipe) -> Given:
+    """Give a file that was just created, and is empty, its layout. Raises ``OSError``."""
     assert recipe.attribute is not None
     name, value = recipe.attribute
     os.setxattr(descriptor, name, value)
-    return recipe.amiss(os.getxattr(descriptor, name))
+    back = os.getxattr(descriptor, name)
+    why = recipe.amiss(back)
+    return Given(back, why, not why or recipe.serves(back))
+
+
+def inherited(why: str) -> str:
+    """Return what is said of an item that gets the layout of its directory."""
+    return f"the layout of its directory serves instead of its own: {why}"
+
+
+def fewer_stripes(why: str) -> str:
+    """Return what is said of a file that keeps a layout with fewer stripes."""
+    return f"fewer servers (OSTs) take new files: {why}"

@@ -33,7 +33,7 @@ from pcopy.fsio.data import set_size
 from pcopy.fsio.half_written import beside
 from pcopy.fsio.identity import Identity, identity_of
 from pcopy.fsio.in_place import Over, drop_old_xattrs, incomplete, status_before
-from pcopy.fsio.layout import PLAIN, Recipe, lay_out
+from pcopy.fsio.layout import PLAIN, Given, Recipe, fewer_stripes, inherited, lay_out
 from pcopy.fsio.nodes import Node, handle_of, make_node
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.problem import MetadataProblem, Problem, failing, full_directory
@@ -47,7 +47,9 @@ class NewFile:
     # What a small file has in common with all others is not set for each.
     shortcoming: MetadataProblem | None = None
     other_layout = ""
-    """Why it has the layout that it inherits, and not the one that was wanted."""
+    """Why it has another layout than the one that was wanted: fewer stripes, or what it inherits."""
+    recipe: Recipe = PLAIN
+    """What asks for the layout that it has got."""
     _before: tuple[int, ...] = ()
     _made: Identity | None = None
     _status: os.stat_result | None = None
@@ -69,22 +71,25 @@ class NewFile:
         """An empty file that nobody else may read, as ``name``, which must be free. Raises ``Problem``."""
         new = cls(directory, name, create(directory, name, layout.flags))
         if layout is not PLAIN:
-            new.other_layout = layout.impossible or new._lay_out(layout)
+            new.other_layout = inherited(layout.impossible) if layout.impossible else new._lay_out(layout)
         return new
 
     def _lay_out(self, layout: Recipe) -> str:
-        """Without the layout that is wanted it is made once more: it may have none at all."""
+        """If it gets no layout of the kind that is wanted, it is made once more: it may have none at all."""
         try:
-            why = lay_out(self.descriptor, layout)
+            given = lay_out(self.descriptor, layout)
         except OSError as error:
-            why = error.strerror or ""
+            given = Given(b"", error.strerror or "", serves=False)
         except BaseException:
             self._give_up()
             raise
-        if why:
+        if not given.serves:
             self._give_up()
             self.descriptor = create(self._directory, self._made_as)
-        return why
+            return inherited(given.why)
+        assert layout.attribute is not None
+        self.recipe = layout._replace(attribute=(layout.attribute[0], given.value)) if given.why else layout
+        return given.why and fewer_stripes(given.why)
 
     @classmethod
     def beside(cls, directory: int, temporary: bytes, *, layout: Recipe = PLAIN, over: Over | None = None) -> Self:
@@ -181,7 +186,11 @@ class NewFile:
             applied = Applied()
         if preserve.timestamps:
             self._times = attributes.atime, attributes.mtime
-        return applied._replace(layout=self.other_layout) if self.other_layout else applied
+        if not self.other_layout:
+            return applied
+        return applied._replace(
+            layout=self.other_layout, fewer=self.recipe.attribute[1] if self.recipe.attribute else b""
+        )
 
     def commit(
         self,

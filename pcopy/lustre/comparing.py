@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pcopy.lustre.blob import EXTENSION, INITIALISED, BadLayout, Component, Striping, describe, parse
+from pcopy.lustre.blob import ALL, EXTENSION, INITIALISED, BadLayout, Component, Striping, describe, parse
 
 
 def normal_of(blob: bytes) -> Striping:
@@ -19,6 +19,21 @@ def amiss(wanted: Striping, back: bytes) -> str:
     """Why the attribute ``back`` is not the layout that was wanted, or nothing."""
     got = normal_of(back)
     return "" if got == wanted else f"wanted: {describe(wanted)}; Lustre gave {describe(got)}"
+
+
+def has_fewer(wanted: Striping, back: bytes) -> bool:
+    """Return True if the attribute ``back`` is a layout of the wanted kind, but for fewer stripes, or none.
+
+    Lustre gives that without an error, as for ``lfs setstripe``, where OSTs are full or take no new files.
+    """
+    got = normal_of(back)
+    if got._replace(components=()) != wanted._replace(components=()) or len(got.components) != len(wanted.components):
+        return False
+    for one, each in zip(got.components, wanted.components, strict=True):
+        is_kind = one == each._replace(stripes=one.stripes, size=each.size or one.size)
+        if not is_kind or (one.stripes != each.stripes and not 0 < one.stripes < (each.stripes or ALL)):
+            return False
+    return True
 
 
 def comes_from(striping: Striping, inherited: Striping, most_stripes: Callable[[bytes], int]) -> bool:

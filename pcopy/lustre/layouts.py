@@ -21,7 +21,7 @@ from pcopy.fsio.syncer import STRIPE
 from pcopy.libc import type_of_file_system
 from pcopy.lustre import llapi
 from pcopy.lustre.blob import ALL, BadLayout, Component, Striping, describe, parse, without_released, write
-from pcopy.lustre.comparing import amiss, comes_from, miscounted, normal_of
+from pcopy.lustre.comparing import amiss, comes_from, has_fewer, miscounted, normal_of
 from pcopy.lustre.inherited import ATTRIBUTE, DELAYED, Inherited, make_room, read_layout
 from pcopy.lustre.volatile import create_volatile
 from pcopy.lustre.wish import AUTO, COMPOSITE_SERVES, INHERIT, PRESERVE, Wish, capped, stripes_for
@@ -229,7 +229,9 @@ class LustreLayout(Layout):
                 return self._impossible(why)
             value = without_released(blob) if asked == wanted else write(asked)
             make_room(self._recipes)
-            recipe = self._recipes[asked, True] = Recipe(DELAYED, (ATTRIBUTE, value), partial(amiss, wanted))
+            recipe = self._recipes[asked, True] = Recipe(
+                DELAYED, (ATTRIBUTE, value), partial(amiss, wanted), serves=partial(has_fewer, wanted)
+            )
         return recipe
 
     def _impossible(self, why: str) -> Recipe:
@@ -262,7 +264,9 @@ class LustreLayout(Layout):
         if recipe is None:
             amiss = partial(miscounted, wanted, exactly=exactly)
             make_room(self._recipes)
-            recipe = self._recipes[striping, exactly] = Recipe(DELAYED, (ATTRIBUTE, write(striping)), amiss)
+            recipe = self._recipes[striping, exactly] = Recipe(
+                DELAYED, (ATTRIBUTE, write(striping)), amiss, serves=partial(has_fewer, striping.normal)
+            )
         return recipe
 
     def _most_in(self, target: Target, pool: bytes) -> int:

@@ -22,6 +22,8 @@ from pcopy.fsio.layout import Recipe, lay_out
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import check_found, status_of
 from pcopy.fsio.syncer import sync_written
+from pcopy.lustre.comparing import normal_of
+from pcopy.lustre.inherited import read_layout
 from pcopy.lustre.llapi import group_lock, server_of, servers_of
 from pcopy.lustre.volatile import create_volatile
 from pcopy.named import NamedTuple
@@ -87,7 +89,7 @@ def restripe(
             version = -1
             if recipe is not None:
                 version = yield from _restripe(directory, file, status, recipe, means)
-        if recipe is not None:
+        if version >= 0:
             _keep_times(file, status, version)
         look(file)
     except BaseException:
@@ -99,15 +101,17 @@ def restripe(
 def _restripe(
     directory: int, file: int, status: os.stat_result, recipe: Recipe, means: Means
 ) -> Generator[int, None, int]:
-    """Returns the data version that the file has from then on."""
+    """Return the data version that the file has from then on; -1 if it has already got what Lustre would give."""
     version = _data_version(file)
     other = _make_other(directory, file, recipe)
     try:
         if recipe.attribute:
             with failing("setstripe"):
-                why = lay_out(other, recipe)
-            if why:
-                raise Problem("setstripe", 0, text=why)
+                given = lay_out(other, recipe)
+            if not given.serves:
+                raise Problem("setstripe", 0, text=given.why)
+            if given.why and normal_of(read_layout(file)) == normal_of(given.value):
+                return -1
         _give(other, status)
         keep_project(file, other)
         yield from _fill(file, other, status, means)

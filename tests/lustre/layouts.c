@@ -161,6 +161,7 @@ static void choose(struct component *one)
         for (int each = 0; each < available; each++)
             osts[each] = (uint16_t)each;
     }
+    available = standin_taking(osts, available);
     if (wanted == 0)
         wanted = 1;
     if (wanted >= WIDEST)

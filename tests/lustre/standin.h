@@ -85,6 +85,7 @@ int standin_osts(void);
 int standin_mdts(void);
 int standin_pool(const char *name, uint16_t *osts); /* how many OSTs it has; 0 if there is no such pool */
 bool standin_refuses(const char *word);
+int standin_taking(uint16_t *osts, int count); /* leaves those that take new files, and tells how many these are */
 void standin_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 bool standin_item_of_descriptor(int descriptor, struct item *item);
 bool standin_item_of_path(const char *path, bool follows, struct item *item);

@@ -58,7 +58,8 @@ def environment(
 
     Words in ``refuse``: ``setxattr``, ``getxattr`` (of files), ``grouplock``, ``mdtidx``, ``swap``, ``lease`` and
     ``llapi`` (to make files by the library) fail. ``locked``: others never give back their locks. ``quiet``: somebody
-    writes a byte to each file as soon as its group lock is given back. ``oldlib`` is for an old library.
+    writes a byte to each file as soon as its group lock is given back. ``oldlib`` is for an old library. ``ost3``: that
+    OST takes no new files, as with max_create_count=0, or when it is full.
     """
     made = str(library(old="oldlib" in refuse))
     told = {

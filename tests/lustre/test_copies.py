@@ -151,28 +151,61 @@ def test_an_ordinary_user_keeps_them_too(lustre: Lustre) -> None:
 
 @pytest.mark.parametrize("size", [1000, 9 * MIB])
 @pytest.mark.parametrize(
-    ("blob", "pools", "osts", "refuse", "why"),
+    ("blob", "pools", "osts", "refuse", "expected"),
     [
-        (plain(2, MIB, "fast"), "slow:4", 8, (), "there is no pool fast"),
-        (plain(6, MIB), "", 4, (), "wanted: 6 stripes of 1 MiB; Lustre gave 4 stripes of 1 MiB"),
-        (FOUR, "", 8, ("setxattr",), "Operation not permitted"),
+        (plain(2, MIB, "fast"), "slow:4", 8, (), ("its own: there is no pool fast", 1)),
+        (plain(6, MIB), "", 4, (), ("files: wanted: 6 stripes of 1 MiB; Lustre gave 4 stripes of 1 MiB", 4)),
+        (plain(8, MIB), "", 8, ("ost5",), ("files: wanted: 8 stripes of 1 MiB; Lustre gave 7 stripes of 1 MiB", 7)),
+        (FOUR, "", 8, ("setxattr",), ("its own: Operation not permitted", 1)),
     ],
-    ids=["pool", "count", "permission"],
+    ids=["pool", "count", "one OST", "permission"],
 )
 def test_what_is_not_to_be_had_is_told_once_and_counted(
-    lustre: Lustre, size: int, blob: bytes, pools: str, osts: int, refuse: tuple[str, ...], why: str
+    lustre: Lustre, size: int, blob: bytes, pools: str, osts: int, refuse: tuple[str, ...], expected: tuple[str, int]
 ) -> None:
+    why, stripes = expected
     source, target = lustre.first / "source", lustre.second / "target"
     for number in range(3):
         make(lustre, source / str(number), blob, size)
     told = done(lustre, "--json", "-n", 2, source, target, pools=pools, osts=osts, refuse=refuse)
-    refused = bool(refuse)  # then not each server can be asked to sync, which is one warning more
-    assert json.loads(told.stdout)["warnings"] == 3 + refused
-    assert told.stderr.decode().count(f"its own: {why}") == 1, show(told)
+    refused = refuse == ("setxattr",)  # then not each server can be asked to sync, which is one warning more
+    totals = json.loads(told.stdout)
+    assert totals["warnings"] == 3 + refused
+    assert told.stderr.decode().count(why) == 1, show(told)
+    words = f"{stripes} stripe{'s' if stripes > 1 else ''} of 1 MiB"
+    assert [(each["layout"], each["files"]) for each in totals["layouts"]] == [(words, 3)]
     for number in range(3):
         got = lustre.shown(target / str(number))
-        assert got is not None and (got.count, got.pool) == (1, "")
+        assert got is not None and (got.count, got.pool) == (stripes, "")
     same(source, target)
+
+
+@pytest.mark.parametrize("kernel", ["c", "python"])
+@pytest.mark.parametrize("wish", ["-1", "8", "8:2M", "preserve", "pstripe", "pstripe 8"])
+def test_one_ost_that_takes_no_new_files_is_left_out(lustre: Lustre, kernel: str, wish: str) -> None:
+    """As by lfs setstripe: the others have the file, and its directory's default does not take the place of that."""
+    source, target = lustre.first / "source", lustre.second / "target"
+    sizes = {"small": 1000, "whole": 3 * MIB, "split": 9 * MIB}
+    refuse = ("ost3",)
+    for name, size in sizes.items():
+        make(lustre, source / name, plain(8, MIB) if wish == "preserve" else b"", size)
+    words: list[Any] = ["--json", "-n", 2]
+    os.environ["PCOPY_KERNEL"] = kernel
+    try:
+        if wish.startswith("pstripe"):
+            words += ["--stripe", wish.partition(" ")[2] or "-1"]
+            told = done(lustre, *words, source, program="pstripe", refuse=refuse)
+            again = done(lustre, *words, source, program="pstripe", refuse=refuse)
+            assert json.loads(told.stdout)["restriped"] == 3 and json.loads(again.stdout)["restriped"] == 0, show(again)
+        else:
+            done(lustre, *words, "--stripe", wish, "--chunk-size", "2M", source, target, refuse=refuse)
+    finally:
+        del os.environ["PCOPY_KERNEL"]
+    for name in sizes:
+        path = (source if wish.startswith("pstripe") else target) / name
+        got = lustre.shown(path)
+        assert got is not None and sorted(got.osts) == [0, 1, 2, 4, 5, 6, 7], (name, got)
+        assert got.size == (2 * MIB if wish.endswith("2M") else MIB)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

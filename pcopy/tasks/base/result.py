@@ -343,8 +343,8 @@ class Result(counts.Counted):
             self.unknown.append((attribute, f"{path}: {text}"))
 
     def other_layout(self, place: Place, name: bytes, why: str) -> None:
-        """The item has the layout that it inherits, not the one that was wanted: each counts, the first is told."""
-        self.warn_once(place, name, f"the layout of its directory serves instead of its own: {why}")
+        """The item has another layout than the one that was wanted: each counts, the first is told."""
+        self.warn_once(place, name, why)
 
     def warn_once(self, place: Place, name: bytes, text: str) -> None:
         """As ``warn``, of what may concern many items: each counts, and the first is told."""

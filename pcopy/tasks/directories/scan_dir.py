@@ -18,6 +18,7 @@ from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.attributes import Attributes, Handle, drop_inherited_acls, may_inherit_acl, read_attributes
 from pcopy.fsio.identity import Identity, birth_of
 from pcopy.fsio.kernel.columns import unpack_names
+from pcopy.fsio.layout import inherited
 from pcopy.fsio.nodes import handle_of
 from pcopy.fsio.patience import INTERRUPTED, patiently
 from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, capable
@@ -356,7 +357,7 @@ def _make_target(
     identity = targets.identity(path, made=fresh)
     place = Place(task.root, task.path, task.source_id, identity, fresh, inherits, task.since)
     if fresh and (why := layout_at(rank, place).directory_made(handle, target)):
-        result.other_layout(place, b"", why)
+        result.other_layout(place, b"", inherited(why))
     return place
 
 

@@ -214,9 +214,13 @@ def _copy(task: CopyFiles, rank: Rank, result: Result, batch: Copy, waiting: Wai
     if _DONE in codes:
         rank.succeeded()
         _tell_copied(place, rank, result, batch, done, waiting)
-        other = sum(bool(applied.layout) and codes[row] == _DONE for row, applied in done.applied.items())
-        laid_out(rank, result, place, PLAIN, batch.target, other)
-        laid_out(rank, result, place, batch.recipe, batch.target, codes.count(_DONE) - other)
+        others = [each for row, each in done.applied.items() if each.layout and codes[row] == _DONE]
+        for applied in others:
+            recipe = PLAIN
+            if batch.recipe.attribute is not None and applied.fewer:
+                recipe = Recipe(attribute=(batch.recipe.attribute[0], applied.fewer))
+            laid_out(rank, result, place, recipe, batch.target, 1)
+        laid_out(rank, result, place, batch.recipe, batch.target, codes.count(_DONE) - len(others))
     if codes.count(_DONE) == len(codes) and not done.applied:
         return []
     return _tell_others(task, rank, result, batch, done, waiting)

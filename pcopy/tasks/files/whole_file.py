@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from pcopy.fsio.attributes import read_attributes
 from pcopy.fsio.existing import alike, same_contents
 from pcopy.fsio.identity import Identity, mark_of
-from pcopy.fsio.layout import PLAIN
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import MetadataProblem, TargetChanged
 from pcopy.fsio.source import Version, check_found, check_unchanged, status_of
@@ -204,7 +203,7 @@ def _write(
         shortcoming.made = made
         raise shortcoming  # the contents are whole and in their place
     if over is None:
-        laid_out(rank, result, place, PLAIN if new.other_layout else recipe, target, 1)
+        laid_out(rank, result, place, new.recipe if new.other_layout else recipe, target, 1)
     result.applied(place, name, applied)  # not before it is copied: what fails is tried again
     known = Known(FILE, size, rank.hashing.file(hasher) if hasher is not None else b"", version)
     return Settled(known, made, unnamed, shortcoming)

@@ -8,7 +8,6 @@ from collections.abc import Generator
 
 from pcopy.fsio.attributes import read_attributes
 from pcopy.fsio.kernel.columns import pack_names, unpack_names
-from pcopy.fsio.layout import PLAIN
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.passage import write_all
 from pcopy.fsio.problem import Problem
@@ -81,7 +80,7 @@ def recode_whole(rank: Rank, result: Result, item: Item) -> Generator[None, None
             check_unchanged(reading, version)
             yield from stored(rank, new)
             commit(result, goal, item, new, status, attributes)
-    laid_out(rank, result, place, PLAIN if new.other_layout else recipe, target, 1)
+    laid_out(rank, result, place, new.recipe if new.other_layout else recipe, target, 1)
     known = Known(FILE, status.st_size, b"", version)
     if hasher is not None:
         known = Known(FILE, hasher.size, rank.hashing.file(hasher), version)

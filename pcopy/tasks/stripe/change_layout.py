@@ -9,10 +9,10 @@ import errno
 from collections import Counter
 from contextlib import closing
 
-from pcopy.fsio.layout import Recipe, Target
+from pcopy.fsio.layout import Recipe, Target, fewer_stripes
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
-from pcopy.lustre.blob import Striping, describe
+from pcopy.lustre.blob import Striping, describe, write
 from pcopy.lustre.layouts import LustreLayout
 from pcopy.lustre.restripe import Means, restripe
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
@@ -51,12 +51,14 @@ class ChangeLayout(Kind, code=91, doing="giving another layout to a file of", is
         layout = layout_of(rank, place, directory)
         target = Target(directory, place.source_id.inode)
         recipe: Recipe | None = None
+        before: Striping | None = None
         striping: Striping | None = None
         size = 0
 
         def change(file: int, size: int) -> Recipe | None:
-            nonlocal recipe
-            recipe = layout.change_of(layout.striping_of(file), size, target)
+            nonlocal before, recipe
+            before = layout.striping_of(file)
+            recipe = layout.change_of(before, size, target)
             return recipe
 
         def look(file: int) -> None:
@@ -68,7 +70,10 @@ class ChangeLayout(Kind, code=91, doing="giving another layout to a file of", is
             for moved in steps:
                 rank.counters[counts.MOVED] += moved or 0
                 yield None
-        if recipe is None:  # somebody else has given it that meanwhile
+        if recipe is not None and striping is not None and recipe.attribute and (why := recipe.amiss(write(striping))):
+            result.other_layout(place, name, fewer_stripes(why))
+        is_as_before = before is not None and striping is not None and before.normal == striping.normal
+        if recipe is None or is_as_before:  # somebody else has given it that meanwhile, or there are no more OSTs
             left_alone(result, place, size)
         else:
             rank.succeeded()
