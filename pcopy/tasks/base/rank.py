@@ -243,6 +243,10 @@ class Rank(BothSides):
         known = max(self.totals()[counts.FOUND_BYTES], self.counters[counts.FOUND_BYTES], size)
         return chunk_size(self.options.chunk_size, self.options.block_size, size, known, self.size, unit)
 
+    def data_in(self, status: os.stat_result) -> int:
+        """Return how many bytes of a file with this ``status`` are moved: not those of its holes."""
+        return min(status.st_size, status.st_blocks * 512) if self.options.preserve.sparse else status.st_size
+
     def splits(self, size: int) -> bool:
         """Is a file of that size worth splitting? One of less than one and a half chunks is not."""
         return self.size > 1 and size > SMALL_FILE and 2 * size >= 3 * self.chunk(size)

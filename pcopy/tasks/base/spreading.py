@@ -23,6 +23,10 @@ LARGEST_CHUNK = 1 << 30
 MOST_CHUNKS = 1 << 16
 """Chunks of one file: each is a task, and all are made at once."""
 
+CHUNKS_OF_HOLES = 16
+"""Chunks for each rank into which a file with little data is cut: a chunk costs its calls and messages, also if it is a
+hole."""
+
 _KNOWN_APART = 256  # hosts are told apart by a byte; those that share one are taken for the same
 
 
@@ -79,5 +83,16 @@ def chunk_size(asked: int, block: int, size: int, known: int, ranks: int, unit: 
     wanted = max(wanted, unit, -(-size // MOST_CHUNKS))
     chunk = block
     while chunk < wanted:
+        chunk *= 2
+    return chunk
+
+
+def chunk_with_holes(chunk: int, size: int, data: int, ranks: int) -> int:
+    """Return the bytes of one chunk, at least ``chunk``, of a file of ``size`` bytes that holds ``data`` bytes.
+
+    There are no more chunks than its data make, or ``CHUNKS_OF_HOLES`` for each rank: the rest is holes.
+    """
+    most = max(-(-data // chunk), CHUNKS_OF_HOLES * ranks)
+    while size > most * chunk:
         chunk *= 2
     return chunk

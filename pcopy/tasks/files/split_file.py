@@ -24,7 +24,7 @@ from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import OfItem, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.spreading import SMALLEST_IN_TURN
+from pcopy.tasks.base.spreading import SMALLEST_IN_TURN, chunk_with_holes
 from pcopy.tasks.base.values import NOWHERE, Item, OpenFile, Place
 from pcopy.tasks.files.chunk_ledger import FileOpened
 from pcopy.tasks.files.existing import existing, inherits_acl, over_or_new
@@ -122,13 +122,15 @@ def _split(item: Item, rank: Rank, result: Result, *, in_turn: bool) -> Generato
         file = OpenFile(item, Version.of(status), temporary, made, was, cloned, shown)
     if result.items.is_wanted:
         rank.own(Opened)[temporary] = began
-    _spawn_chunks(rank, result, file, stripes, in_turn=in_turn)
+    _spawn_chunks(rank, result, file, stripes, data=rank.data_in(status), in_turn=in_turn)
 
 
-def _spawn_chunks(rank: Rank, result: Result, file: OpenFile, stripes: Stripes, *, in_turn: bool) -> None:
-    """What fills the file, and FileOpened; or FinishFile, where nothing is to be filled."""
+def _spawn_chunks(rank: Rank, result: Result, file: OpenFile, stripes: Stripes, *, data: int, in_turn: bool) -> None:
+    """What fills the file, and FileOpened; or FinishFile, where nothing is to be filled. It holds ``data`` bytes."""
     size = file.version.size
     chunk = _chunk(rank, size, in_turn, stripes.unit)  # it may have grown since it was found
+    if not rank.options.chunk_size:
+        chunk = chunk_with_holes(chunk, size, data, rank.size)
     nothing_to_read = file.cloned and not rank.digests
     if nothing_to_read or not size:  # it may have been emptied since it was found: no chunk would be done
         rank.counters[counts.MOVED] += size

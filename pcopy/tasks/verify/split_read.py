@@ -7,6 +7,7 @@ was written, each by another host than the one that has written it, which may st
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 
 from pcopy.engine.task import ANYBODY, Task
@@ -18,7 +19,7 @@ from pcopy.tasks.base.kind import Gone, Kind, Note, Steps
 from pcopy.tasks.base.ledger import Awaited, Ledger
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.spreading import MOST_CHUNKS
+from pcopy.tasks.base.spreading import MOST_CHUNKS, chunk_with_holes
 from pcopy.tasks.base.values import Contents, Place
 from pcopy.tasks.verify.reading import check_source, digested, not_verified, read_failed, unlike, verified, was_read
 
@@ -53,6 +54,10 @@ class SplitRead(OfContents, code=43, doing="reading", is_note=False):
         contents = self.contents
         size = contents.known.size
         chunk, writers = contents.chunk or rank.chunk(size), contents.writers
+        if contents.on_source and not (contents.chunk or rank.options.chunk_size):
+            with suppress(Problem):  # each chunk reports what is wrong
+                status = rank.source_status(contents.place, contents.name)
+                chunk = chunk_with_holes(chunk, size, min(size, status.st_blocks * 512), rank.size)
         if size > MOST_CHUNKS * chunk:  # they were chosen for those who wrote: each lies on one server
             chunk = max(chunk, rank.chunk(size))
         number = rank.job.run, rank.number, next(rank.own(ReadLedger).numbers)
