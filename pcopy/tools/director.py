@@ -99,6 +99,7 @@ class JobDirector:
         self._job = rank.job
         self._settle = settle
         self._unfinished = unfinished
+        self._mount_codes = mount_codes(rank.job.roots)
         self.ended = Ended(errors.INTERNAL, Totals(), None)
         """A reason to halt that comes later counts no more."""
         self._counted = 0
@@ -143,7 +144,7 @@ class JobDirector:
 
     def _root_task(self, number: int) -> Spawn:
         root = self._job.roots[number]
-        source_mount, target_mount = mount_codes(self._job.roots)[number]
+        source_mount, target_mount = self._mount_codes[number]
         source_id = Identity(source_mount, root.source_id[1])
         if self._job.listed:
             from pcopy.tasks.directories.copy_listed import CopyListed
@@ -249,7 +250,7 @@ class LevelsDirector(RepeatableDirector):
 
             return Spawn(0, encode(HandOut(self._job.options.told)), SCAN_COST, True, 0)
         root = self._job.roots[number]
-        identity = Identity(mount_codes(self._job.roots)[number][0], root.source_id[1])
+        identity = Identity(self._mount_codes[number][0], root.source_id[1])
         place = Place(number, b"", identity, NOWHERE, False, False)
         return Spawn(0, encode(self.first_task(place, root.item)), SCAN_COST, True)
 

@@ -45,9 +45,12 @@ class Root(NamedTuple):
 
 def mount_codes(roots: Sequence[Root]) -> list[tuple[int, int]]:
     """Each root's (source, target) mount codes: roots that are on one device, as rank 0 saw it, share one."""
-    sources = [root.source_id[0] for root in roots]
-    targets = [root.target_id[0] for root in roots]
-    return [(sources.index(source), targets.index(target)) for source, target in zip(sources, targets, strict=True)]
+    sources: dict[int, int] = {}
+    targets: dict[int, int] = {}
+    return [
+        (sources.setdefault(root.source_id[0], number), targets.setdefault(root.target_id[0], number))
+        for number, root in enumerate(roots)
+    ]
 
 
 EXISTING = ("replace", "changed", "newer", "skip", "fail")
