@@ -1,0 +1,29 @@
+"""``--checksum`` leaves the metadata of files that hold the same; with ``--delete`` they get the source's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import Argument, succeed, summary
+from tests.support.files import write
+
+
+@pytest.mark.parametrize("kernel", ["c", "python"])
+@pytest.mark.parametrize(
+    ("words", "program", "mode"),
+    [
+        (("--checksum",), "pcopy", 0o600),
+        (("--checksum", "--delete"), "pcopy", 0o640),
+        (("--checksum",), "psync", 0o640),
+    ],
+)
+def test_metadata_of_equal_files(area: Path, kernel: str, words: tuple[Argument, ...], program: str, mode: int) -> None:
+    for side, permissions in (("source", 0o640), ("copy", 0o600)):
+        write(area / side / "file", b"the same")
+        (area / side / "file").chmod(permissions)
+    env = {"PCOPY_KERNEL": kernel}
+    told = summary(succeed("--json", *words, f"{area}/source/", area / "copy", program=program, env=env))
+    assert (area / "copy/file").stat().st_mode & 0o777 == mode
+    assert (told["mended"], told["bytes"]) == (mode == 0o640, 0)
