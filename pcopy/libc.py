@@ -48,6 +48,7 @@ _MOUNT = struct.Struct("=I140xQ")  # stx_mask, and stx_mnt_id
 _MTIME = struct.Struct("=112xqI")  # stx_mtime
 _BTIME = struct.Struct("=I76xqI")  # struct statx: stx_mask, and far behind it stx_btime
 
+FUSE = 0x65735546
 _STATFS_BYTES = 256  # more than struct statfs has anywhere
 _HANDLE = struct.Struct("=Ii")  # struct file_handle: handle_bytes, handle_type, and then the handle
 _MOST_BYTES = 128  # MAX_HANDLE_SZ
@@ -127,13 +128,17 @@ FUSE = 0x65735546
 
 
 def type_of_file_system(descriptor: int) -> int:
-    """The f_type of statfs(2)."""
+    """Return the f_type of statfs(2); FUSE's where statfs is not implemented, since only a FUSE server may lack it."""
     buffer = _buffer(_STATFS_BYTES)
     while True:
         try:
             _call("fstatfs", descriptor, buffer)
         except InterruptedError:
             continue
+        except OSError as error:
+            if error.errno != errno.ENOSYS:
+                raise
+            return FUSE
         # f_type is the first field: a long, but on s390 an unsigned int.
         width = 4 if os.uname().machine.startswith("s390") else struct.calcsize("l")
         return int.from_bytes(buffer.raw[:width], sys.byteorder)

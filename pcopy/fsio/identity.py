@@ -125,7 +125,7 @@ def place_of(descriptor: int) -> tuple[int, int]:
     """
     kind = libc.type_of_file_system(descriptor)
     if kind != XFS:
-        return kind, os.fstatvfs(descriptor).f_fsid
+        return kind, _id_of(descriptor)
     try:
         told = fcntl.ioctl(descriptor, _XFS_IOC_FSGEOMETRY_V1, bytes(_GEOMETRY_BYTES))
     except OSError as error:
@@ -133,3 +133,13 @@ def place_of(descriptor: int) -> tuple[int, int]:
             raise
         return kind, 0
     return kind, int.from_bytes(told[_UUID], "big")
+
+
+def _id_of(descriptor: int) -> int:
+    """Return the fsid of statfs(2), or 0 where that is not implemented."""
+    try:
+        return os.fstatvfs(descriptor).f_fsid
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        return 0
