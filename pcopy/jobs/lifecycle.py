@@ -365,7 +365,8 @@ def _time_of_named_file(directory: int, name: bytes) -> int:
     try:
         return os.fstat(descriptor).st_ctime_ns
     finally:
-        os.close(descriptor)
+        with suppress(OSError):  # nothing was written
+            os.close(descriptor)
         with suppress(OSError):
             os.unlink(name, dir_fd=directory)
             os.utime(directory, ns=(before.st_atime_ns, before.st_mtime_ns))
