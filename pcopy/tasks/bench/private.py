@@ -8,13 +8,25 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 
-from pcopy.fsio.close import let_go, names_in
+from pcopy.fsio.close import held_open, let_go, names_in
 from pcopy.fsio.problem import Problem, failing
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _REPLACED = "something else was put in its place meanwhile"
+
+
+def _empty(directory: int) -> None:
+    """Remove everything in a directory. A listing may have a name twice. Raises ``OSError``."""
+    for name in set(names_in(directory)):
+        try:
+            os.unlink(name, dir_fd=directory)
+        except FileNotFoundError:
+            continue
+        except IsADirectoryError:
+            with held_open(os.open(name, DIRECTORY, dir_fd=directory)) as below:
+                _empty(below)
+            os.rmdir(name, dir_fd=directory)
 
 
 class Private:
@@ -39,8 +51,7 @@ class Private:
         if self.descriptor < 0:
             return ""
         try:
-            for name in names_in(self.descriptor):
-                self._remove(name)
+            _empty(self.descriptor)
             if os.fstat(self.descriptor).st_nlink and not self._is_named():
                 return "was moved or replaced meanwhile; what was measured in it is removed: remove the empty directory"
             os.rmdir(self._name, dir_fd=self._root)
@@ -50,12 +61,6 @@ class Private:
             return f"could not be removed: {error.strerror}; remove it"
         self._close()
         return ""
-
-    def _remove(self, name: bytes) -> None:
-        try:
-            os.unlink(name, dir_fd=self.descriptor)
-        except IsADirectoryError:
-            shutil.rmtree(name, dir_fd=self.descriptor)
 
     def _is_named(self) -> bool:
         try:
