@@ -1,0 +1,249 @@
+"""The table: what must come of each program on each quirk. Cells that are not listed are ``RIGHT``."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tests.quirks.world import Names, Shown, same, unchanged
+from tests.support.compared import Seen
+
+METADATA = frozenset({"mtime", "mode", "owner", "acl", "xattr"})
+
+
+class Expected(NamedTuple):
+    """What must come of a cell."""
+
+    statuses: tuple[int, ...] = (0,)
+    errnos: tuple[str, ...] = ()
+    """Errors that may be reported; any if there is none."""
+    ignored: frozenset[str] = frozenset()
+    """Properties that the file system cannot hold, or does not show, and kinds of differences."""
+
+
+RIGHT = Expected()
+"""Status 0, and a right copy."""
+ANY = (0, 1, 2, 75)
+REFUSED = Expected((2,))
+DIFFERENT = Expected((1,), (), frozenset({"told"}))
+
+
+class Row(NamedTuple):
+    """One file system: its quirks, by cell what must come, and how it shows items."""
+
+    quirks: str
+    cells: Mapping[str, Expected]
+    ignored: frozenset[str] = frozenset()
+    """For all cells."""
+    names: Names = same
+    change: Shown = unchanged
+
+
+def _fails(*errnos: str) -> Expected:
+    return Expected((1,), errnos)
+
+
+def _may_fail(*errnos: str, ignored: frozenset[str] = frozenset()) -> Expected:
+    return Expected((0, 1), errnos, ignored)
+
+
+def _stops(*errnos: str) -> Expected:
+    """Some programs stop at once, others fail each item."""
+    return Expected((1, 2, 75), errnos)
+
+
+READ = ("pcopy from", "psync from", "ptar -c")
+WRITTEN = ("pcopy to", "psync to", "ptar -x")
+
+
+def _each(cells: tuple[str, ...], expected: Expected) -> dict[str, Expected]:
+    return dict.fromkeys(cells, expected)
+
+
+def _row(quirks: str, cells: Mapping[str, Expected] | None = None, *ignored: str) -> Row:
+    return Row(quirks, cells or {}, frozenset(ignored))
+
+
+def _rounded(seconds: int) -> Shown:
+    def change(item: Seen) -> None:
+        step = seconds * 10**9
+        item.values["mtime"] = int(str(item.values["mtime"])) // step * step
+
+    return change
+
+
+def _coarse(seconds: int) -> Row:
+    """What is read has the times that are shown; what is written has all of its time below the quirk."""
+    return Row(f"coarse_times={seconds}", _each((*READ, *WRITTEN, "pverify"), RIGHT), change=_rounded(seconds))
+
+
+def lower(name: bytes) -> bytes:
+    return name.lower()
+
+
+def decomposed(name: bytes) -> bytes:
+    return unicodedata.normalize("NFD", name.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+
+
+NOT_LINKED = _each(("pcopy to", "psync to", "ptar -x"), Expected(ignored=frozenset({"links"})))
+IN_ORDER = _each(WRITTEN, RIGHT) | _each(("ptar -c to", "pbcast"), Expected((0, 2))) | {"pdbench": Expected((0, 1, 2))}
+"""Where nothing can be renamed, what must be whole when it gets its name is refused."""
+UNSYNCED = _each((*WRITTEN, "ptar -c to", "pbcast"), RIGHT) | {"pdbench": Expected((0, 1))}
+NO_LINKS = ("EXDEV", "EPERM", "ENOSYS", "EOPNOTSUPP", "EMLINK")
+NOT_SYNCED = ("EINVAL", "ENOSYS", "EOPNOTSUPP")
+UNREADABLE = ("getxattr=EIO", "getxattr=EPERM", "getxattr=E2BIG", "listxattr=EIO", "listxattr=EACCES")
+OUT_OF_ORDER = (
+    "no_dot_names",
+    "rename=EPERM",
+    "rename=ENOSYS",
+    "rename=EOPNOTSUPP,no_dot_names,sequential,link=EOPNOTSUPP",
+)
+
+SHOWN = (
+    _row("", {}),
+    _row("listed_inodes", _each((*WRITTEN, "pwalk", "prm"), RIGHT)),
+    _row("untyped", _each((*READ, *WRITTEN, "pwalk", "prm"), RIGHT)),
+    _row("fixed_mode=0755", _each((*WRITTEN, "ptar -c to", "pbcast", "pchmod"), RIGHT), "mode", "acl"),
+    _row("fixed_owner=65534", _each((*WRITTEN, "ptar -c to", "pbcast"), RIGHT), "owner"),
+    _row("fixed_mode=0700,fixed_owner=0", _each((*WRITTEN, "ptar -c to", "pbcast"), RIGHT), "mode", "owner", "acl"),
+    _row("close_time", _each(WRITTEN, RIGHT)),
+    _coarse(1),
+    _coarse(2),
+    _row("fixed_ctime", _each((*WRITTEN, *READ), RIGHT)),
+    _row("no_blocks", _each((*WRITTEN, "ptar -c to", "pbcast", "pdbench"), RIGHT)),
+    _row("short_reads", _each((*READ, "pverify", "pbcast"), RIGHT)),
+    _row(
+        "early_end=5",
+        {"pverify": Expected((1, 2), (), frozenset({"told"}))}
+        | _each(READ, Expected((1,), (), frozenset({"size", "content"})))
+        | _each(WRITTEN, _may_fail()),
+    ),
+    _row("stale=30", _each((*READ, *WRITTEN, "prm", "pchmod", "pwalk", "pbcast", "pdbench"), _may_fail("ESTALE"))
+         | {"pverify": Expected((0, 2)), "ptar -c to": Expected((0, 1, 75))}),
+)  # fmt: skip
+
+UNSEEN = frozenset({"missing", "extra", "mode", "acl", "mtime", "links"})
+LISTED = (
+    _row("twice", _each((*READ, *WRITTEN, "pwalk", "prm", "pchmod", "pverify"), RIGHT)),
+    _row(
+        "list_ends=3",
+        _each((*READ, *WRITTEN, "pwalk", "pchmod"), Expected(ignored=UNSEEN))
+        | {"prm": Expected((0, 1), ("ENOTEMPTY",), frozenset({"extra"})), "pverify": DIFFERENT},
+    ),
+    _row(
+        "list_fails=3",
+        _each((*READ, "psync to", "prm", "pchmod", "pwalk"), _fails("EIO"))
+        | {"pcopy to": _may_fail("EIO"), "pverify": REFUSED, "pdbench": _may_fail("EIO")},
+    ),
+    _row("readdir=EIO", _each((*READ, "psync to", "prm", "pchmod", "pwalk"), _fails("EIO"))
+         | {"pcopy to": _may_fail("EIO"), "pverify": REFUSED,
+            "pdbench": _may_fail("EIO", ignored=frozenset({"extra"}))}),
+    _row("opendir=EACCES", _each((*READ, "prm", "pchmod", "pwalk", "pbcast"), _fails("EACCES"))
+         | _each((*WRITTEN, "ptar -c to"), _stops("EACCES"))
+         | {"pverify": REFUSED, "pdbench": Expected((1,), ("EACCES",), frozenset({"extra"}))}),
+)  # fmt: skip
+
+NAMED = (
+    _row("no_dot_names", IN_ORDER | _each(("pcopy to", "ptar -x"), _fails("EINVAL"))
+         | {"psync to": _may_fail("EINVAL")}),
+    _row("sequential", IN_ORDER),
+    _row("rename=EPERM", IN_ORDER),
+    _row("rename=ENOSYS", IN_ORDER),
+    _row("rename=EOPNOTSUPP,no_dot_names,sequential,link=EOPNOTSUPP",
+         IN_ORDER | _each(("pcopy to", "ptar -x"), _fails("EINVAL"))
+         | {"psync to": _may_fail("EINVAL")}, "links"),
+    _row("full=deep", _each(WRITTEN, _fails("ENOSPC"))),
+    Row("fold_case", _each((*READ, *WRITTEN, "pwalk", "prm"), RIGHT) | {"pverify": DIFFERENT}, names=lower),
+    Row("decompose", _each((*READ, *WRITTEN, "pwalk", "prm"), RIGHT) | {"pverify": DIFFERENT}, names=decomposed),
+    _row("utf8_only", _each(("pcopy to", "ptar -x"), _fails("EILSEQ")) | _each(("psync to", "prm"), RIGHT)),
+)  # fmt: skip
+
+ATTRIBUTES = (
+    _row("foreign=com.apple.x", _each((*READ, *WRITTEN, "ptar -c"), RIGHT)),
+    _row("foreign=gpfs.x", _each((*READ, *WRITTEN, "ptar -c"), RIGHT)),
+    _row("foreign=user.more", _each(READ, Expected(ignored=frozenset({"xattr"}))) | {"psync to": _may_fail("EPERM")}),
+    _row("unknown=user.", _each((*WRITTEN, "pbcast"), _may_fail("EOPNOTSUPP", ignored=frozenset({"xattr"})))),
+    _row("unknown=system.", _each((*WRITTEN, "pbcast"), _may_fail("EOPNOTSUPP", ignored=frozenset({"acl", "mode"})))),
+    _row("setxattr=EOPNOTSUPP", _each((*WRITTEN, "pbcast", "pchmod"),
+                                      _may_fail("EOPNOTSUPP", ignored=frozenset({"acl", "xattr", "mode"})))),
+    *(_row(f"setxattr={error}",
+           _each(("pcopy to", "ptar -x"), _fails(error)) | _each(("psync to", "pbcast"), _may_fail(error)))
+      for error in ("ENOSPC", "EPERM")),
+    *(_row(quirk, _each(READ, _fails(quirk.partition("=")[2]))
+           | _each((*WRITTEN, "pchmod", "pbcast"), _may_fail(quirk.partition("=")[2]))
+           | {"pverify": Expected((0, 2))})
+      for quirk in UNREADABLE),
+    _row("listxattr=EOPNOTSUPP,getxattr=EOPNOTSUPP", _each(READ, Expected(ignored=frozenset({"acl", "xattr"})))
+         | _each(WRITTEN, _may_fail("EOPNOTSUPP"))),
+)  # fmt: skip
+
+LEFT = frozenset({"left over"})
+NOT_EMPTY = Expected((0, 1), ("EPERM", "EBUSY"), frozenset({"extra"}))
+REFUSALS = (
+    *(_row(f"link={error}", NOT_LINKED) for error in NO_LINKS),
+    *(_row(f"fsync={error}", UNSYNCED) for error in NOT_SYNCED),
+    _row("fsync=EIO", _each((*WRITTEN, "ptar -c to", "pbcast", "pdbench"), Expected(ANY, ("EIO",)))),
+    _row("statfs=ENOSYS", _each((*READ, *WRITTEN, "ptar -c to", "pbcast", "pverify", "prm", "pchmod"), RIGHT)
+         | {"pdbench": Expected((0, 2))}),
+    _row("statfs=EIO", _each((*READ, *WRITTEN, "ptar -c to", "pbcast", "pdbench", "pverify", "prm", "pchmod", "pwalk"),
+                             Expected(ANY))),
+    *(_row(f"chown={error}", _each((*WRITTEN, "pbcast"), _may_fail(error, ignored=frozenset({"owner"}))))
+      for error in ("EPERM", "EINVAL")),
+    _row("chmod=EPERM", _each(("pcopy to", "ptar -x", "pchmod"), _fails("EPERM"))
+         | {"psync to": _fails("EPERM"), "pbcast": _may_fail("EPERM"), "ptar -c to": Expected(ANY)}),
+    _row("utimens=EPERM", _each(WRITTEN, _fails("EPERM")) | {"pbcast": _fails("EPERM")}),
+    _row("truncate=EPERM", _each(WRITTEN, _may_fail("EPERM")) | {"ptar -c to": Expected(ANY)}),
+    _row("mknod=EPERM", _each(("pcopy to", "ptar -x"), _fails("EPERM"))),
+    _row("symlink=EPERM", _each(WRITTEN, _fails("EPERM"))),
+    _row("symlink=EOPNOTSUPP", _each(WRITTEN, _fails("EOPNOTSUPP"))),
+    _row("mkdir=EACCES", _each(("pcopy to", "ptar -x"), _fails("EACCES")) | {"pdbench": _fails("EACCES")}),
+    *(_row(f"create={error}", _each((*WRITTEN, "pbcast"), _stops(error))
+           | {"ptar -c to": _stops(error), "pdbench": _stops(error)})
+      for error in ("EACCES", "ENOSPC", "EROFS")),
+    _row("unlink=EPERM", _each(("pcopy to", "ptar -x", "ptar -c to", "pbcast"), Expected((0, 1, 75), ("EPERM",), LEFT))
+         | {"prm": _fails("EPERM"), "psync to": Expected((1,), ("EPERM",), LEFT), "pdbench": NOT_EMPTY}),
+    _row("rmdir=EBUSY", {"prm": _fails("EBUSY"), "psync to": _fails("EBUSY"), "pdbench": NOT_EMPTY}),
+    _row("fallocate=EOPNOTSUPP", _each((*WRITTEN, "ptar -c to", "pbcast"), RIGHT)),
+    *(_row(f"fallocate={error}", _each((*WRITTEN, "ptar -c to", "pbcast"), Expected(ANY, (error,))))
+      for error in ("ENOSPC", "EIO")),
+    _row("lseek=EINVAL", _each((*READ, "pverify"), RIGHT)),
+    _row("copy_file_range=EXDEV", _each(("pcopy from", "pcopy to"), RIGHT)),
+    _row("open=EIO", _each((*READ, "pverify"), Expected((1, 2), ("EIO",), frozenset({"size", "content"})))
+         | _each((*WRITTEN, "ptar -c to", "pbcast", "pdbench"), Expected(ANY, ("EIO",)))),
+    _row("read=EIO", _each((*READ, "pverify"), Expected((1, 2), ("EIO",), frozenset({"content"})))
+         | {"psync to": _may_fail("EIO"), "pdbench": _may_fail("EIO"), "pbcast": RIGHT}),
+    *(_row(f"write={error}", _each((*WRITTEN, "ptar -c to", "pbcast"), _stops(error)) | {"pdbench": _fails(error)})
+      for error in ("EIO", "ENOSPC", "EDQUOT")),
+    _row("flush=EIO", _each((*READ, *WRITTEN, "pbcast", "ptar -c to", "pdbench", "pverify"),
+                            Expected(ANY, ("EIO", "ENOENT")))),
+)  # fmt: skip
+
+TABLE = (*SHOWN, *LISTED, *NAMED, *ATTRIBUTES, *REFUSALS)
+
+ALL_WRITTEN = (*WRITTEN, "ptar -c to", "pbcast", "pdbench")
+_ROWS = (
+    ("row 1", ("fixed_mode=0755", "fixed_owner=65534", "fixed_mode=0700,fixed_owner=0"), ALL_WRITTEN),
+    ("row 3", ("listed_inodes",), ("psync to", "pwalk")),
+    ("row 4", tuple(f"link={error}" for error in NO_LINKS), WRITTEN),
+    ("row 6", UNREADABLE, (*READ, *WRITTEN, "pverify", "pchmod")),
+    ("row 7", ("full=deep",), WRITTEN),
+    ("row 8", (*OUT_OF_ORDER, "sequential"), ALL_WRITTEN),
+    ("row 9", ("no_blocks",), ALL_WRITTEN),
+    ("row 10", tuple(f"fsync={error}" for error in NOT_SYNCED), ALL_WRITTEN),
+    ("row 13", ("foreign=com.apple.x", "foreign=gpfs.x"), READ),
+    ("row 14", ("close_time",), WRITTEN),
+    ("row 15", ("readdir=EIO", "opendir=EACCES"), ("ptar -c to",)),
+    ("row 18c", ("twice",), (*READ, *WRITTEN, "pwalk", "prm", "pchmod", "pverify")),
+    ("EBADF of chown hides EACCES", ("opendir=EACCES",), ("pcopy to", "ptar -x")),
+    ("an item whose source fails to close counts as skipped and failed", ("flush=EIO",), ("psync from",)),
+)
+PENDING = {(quirks, cell): why for why, rows, cells in _ROWS for quirks in rows for cell in cells}
+"""Cells, by quirks and program, that are not run, and the fault that each waits for (rows: those of issue 33)."""
+
+
+def expected(row: Row, cell: str) -> Expected:
+    """Return what must come of ``cell``: pstripe refuses whatever is not on Lustre."""
+    found = REFUSED if cell == "pstripe" else row.cells.get(cell, RIGHT)
+    more = ("ENOENT",) if cell == "ptar -x" and found.errnos else ()  # links to members that have failed
+    return found._replace(ignored=found.ignored | row.ignored, errnos=(*found.errnos, *more))

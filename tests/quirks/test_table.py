@@ -1,0 +1,113 @@
+"""Every quirk, every program, both kernels: a right copy, or a clear error and nothing left over."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from bench.latency import Slow, is_possible, slow
+from tests.quirks.cells import CELLS, Outcome, World, complaints, reported, show
+from tests.quirks.table import PENDING, TABLE, Expected, Row, expected
+from tests.quirks.world import clone, make_tree, same
+from tests.support import command, native
+from tests.support.extent import everything, in_turn, seed
+from tests.support.filesystems import remove, scratch
+
+MOST = 5
+"""Paths that a message names."""
+
+CHOSEN, OTHERS = 3, 1
+"""Cells of a row in the short form: of those that the row lists, and of the others."""
+
+
+@pytest.fixture(scope="module")
+def original() -> Iterator[Path]:
+    with scratch() as place:
+        make_tree(place / "tree")
+        yield place / "tree"
+
+
+@pytest.fixture
+def odd(original: Path) -> Iterator[Slow]:
+    """The file system. Each row has its own, since the kernel remembers what is not implemented."""
+    if not is_possible():
+        pytest.skip("it takes root and libfuse3-dev")
+    with scratch() as place:
+        (place / "backing").mkdir()
+        with slow(place / "backing") as mounted:
+            yield mounted
+
+
+def cells_of(row: Row, kernel: str) -> list[str]:
+    """Return the programs that are run: all, or some of them, others each day."""
+    if everything():
+        return list(CELLS)
+    listed = [cell for cell in CELLS if cell in row.cells]
+    others = [cell for cell in CELLS if cell not in row.cells]
+    whose = f"{row.quirks} {kernel}"
+    return [cell for part, most in ((listed, CHOSEN), (others, OTHERS)) if part for cell in in_turn(part, most, whose)]
+
+
+def kernels_of(row: Row) -> list[str]:
+    """Return both kernels, or one of them, another each day."""
+    known = ["python"] if native.why_not() else ["c", "python"]
+    return known if everything() else [known[(seed() + crc32(row.quirks.encode())) % len(known)]]
+
+
+def judged(world: World, outcome: Outcome, wanted: Expected) -> Iterator[str]:
+    """Yield what is wrong with a cell."""
+    yield from (
+        line for line in complaints(world, outcome) if not line.startswith(tuple(wanted.ignored & {"left over"}))
+    )
+    if outcome.run.returncode not in wanted.statuses:
+        yield f"status {outcome.run.returncode}, not {wanted.statuses}"
+    known = {getattr(errno, name) for name in wanted.errnos}
+    if known and (more := outcome.errnos() - known):
+        yield f"other errors: {[errno.errorcode.get(number, number) for number in more]}"
+    if outcome.run.returncode in (0, 1):
+        silent = [
+            f"{path!r}: {word} {properties}"
+            for path, (word, properties) in reported(world, outcome).items()
+            if word not in wanted.ignored and (not properties or set(properties) - wanted.ignored)
+        ]
+        if silent:
+            yield f"differs, and nothing reports it: {', '.join(sorted(silent)[:MOST])} ({len(silent)})"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("row", [pytest.param(row, id=f"{row.quirks or 'none'}-{at}") for at, row in enumerate(TABLE)])
+def test_each_program_copies_or_reports(
+    original: Path, odd: Slow, session_scratch: Path, row: Row, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong: list[str] = []
+    for kernel in kernels_of(row):
+        monkeypatch.setattr(command, "kernel", kernel)
+        for cell in cells_of(row, kernel):
+            if (row.quirks, cell) not in PENDING:
+                wrong += [f"{cell} ({kernel}): {line}" for line in run_cell(original, odd, session_scratch, row, cell)]
+    assert not wrong, "\n".join(wrong)
+
+
+def run_cell(original: Path, odd: Slow, scratch_place: Path, row: Row, cell: str) -> list[str]:
+    area, backing = scratch_place / "quirks", odd.backing
+    ranks = 1 + (seed() + crc32(f"{row.quirks}{cell}".encode())) % 2
+    area.mkdir()
+    try:
+        if row.names is not same:
+            odd.set_quirks(*row.quirks.split(","))
+        place = backing if row.names is same else odd.path
+        world = World(original, backing, odd.path, area, place, ranks, row.names, row.change)
+        clone(original, place / "tree")
+        world = world._replace(start=lambda: odd.set_quirks(*filter(None, row.quirks.split(","))))
+        outcome = CELLS[cell](world)
+        found = list(judged(world, outcome, expected(row, cell)))
+        return [*found, f"with {ranks} ranks: {show(outcome.run)}"] if found else []
+    finally:
+        odd.set_quirks()
+        remove(area)
+        for path in backing.iterdir():
+            remove(path)
