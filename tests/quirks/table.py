@@ -236,7 +236,6 @@ _ROWS = (
     ("row 15", ("readdir=EIO", "opendir=EACCES"), ("ptar -c to",)),
     ("row 18c", ("twice",), (*READ, *WRITTEN, "pwalk", "prm", "pchmod", "pverify")),
     ("EBADF of chown hides EACCES", ("opendir=EACCES",), ("pcopy to", "ptar -x")),
-    ("an item whose source fails to close counts as skipped and failed", ("flush=EIO",), ("psync from",)),
 )
 PENDING = {(quirks, cell): why for why, rows, cells in _ROWS for quirks in rows for cell in cells}
 """Cells, by quirks and program, that are not run, and the fault that each waits for (rows: those of issue 33)."""

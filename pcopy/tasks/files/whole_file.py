@@ -9,11 +9,12 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from pcopy.fsio.attributes import read_attributes
+from pcopy.fsio.close import close_read, let_go
 from pcopy.fsio.existing import alike, same_contents
 from pcopy.fsio.identity import Identity, mark_of
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import MetadataProblem, TargetChanged
-from pcopy.fsio.source import Version, check_found, check_unchanged, status_of
+from pcopy.fsio.source import Version, check_found, check_unchanged, open_source, status_of
 from pcopy.named import NamedTuple
 from pcopy.signature.items import FILE
 from pcopy.signature.tree import ContentHasher
@@ -73,10 +74,12 @@ def copy_whole(
     that must be on stable storage before it gets its name is added to it, and the next step may be delayed.
     """
     began = time.monotonic_ns()
-    with _checked(rank, item) as (reading, status):
+    with _checked(rank, item) as opened:
+        reading, status = opened.descriptor, opened.status
         present = existing(rank, item.place, item.name)
         present, stays = yield from settled_already(result, item.name, present, reading, status, linked=linked)
         if stays is not None:
+            opened.stays = True
             return stays
         if rank.options.dry_run:
             settled = would_be(Known(FILE, status.st_size, b"", Version.of(status)))
@@ -91,19 +94,36 @@ def copy_whole(
     return settled
 
 
+class _Opened:
+    """A file of the source, open for reading. One that ``stays`` is counted already: closing it cannot fail it."""
+
+    def __init__(self, descriptor: int, status: os.stat_result) -> None:
+        self.descriptor = descriptor
+        self.status = status
+        self.stays = False
+
+
 @contextmanager
-def _checked(rank: Rank, item: Item) -> Generator[tuple[int, os.stat_result], None, None]:
+def _checked(rank: Rank, item: Item) -> Generator[_Opened, None, None]:
     """The file, open for reading, and its status: it is the one that was found."""
-    with rank.reading(item.place, item.name) as reading:
+    reading = open_source(rank.open_source(item.place), item.name, follow=rank.options.dereference)
+    stays = False
+    try:
         status = status_of(reading, on_source=True)
         check_found(status, rank.source_device(item.place, item.mount), item.inode)
-        yield reading, status
+        opened = _Opened(reading, status)
+        yield opened
+        stays = opened.stays
+    finally:
+        (let_go if stays else close_read)(reading)
 
 
 def what_stays(rank: Rank, result: Result, item: Item) -> Generator[None, None, Settled | None]:
     """As ``copy_whole``, where what is there stays; None if the file has to be copied. Raises ``Problem``."""
-    with _checked(rank, item) as (reading, status):
+    with _checked(rank, item) as opened:
+        opened.stays = True  # or it is opened again
         present = existing(rank, item.place, item.name)
+        reading, status = opened.descriptor, opened.status
         return (yield from settled_already(result, item.name, present, reading, status, linked=True))[1]
 
 
