@@ -33,6 +33,8 @@ somebody's home, below /usr/local or /opt."""
 
 LONGEST = (
     "test_injected.py",
+    "test_table.py",
+    "test_metamorphic.py",
     "test_commands_in_docs.py",
     "test_recovery.py",
     "test_kills.py",

@@ -26,7 +26,7 @@ from tests.quirks.world import (
     shown,
     unchanged,
 )
-from tests.support.command import Completed, pcopy, show
+from tests.support.command import Argument, Completed, pcopy, show
 from tests.support.compared import Lines
 from tests.support.walk import temporaries, walk
 
@@ -178,7 +178,7 @@ def _unpacked(world: World, archive: Path | None, place: Path) -> Lines:
     if archive is None or not archive.exists():
         return compare(wanted, {})
     place.mkdir()
-    tar = ["tar", "--xattrs", "--xattrs-include=*", "--acls", "-C", place, "-xpf", archive]
+    tar: list[Argument] = ["tar", "--xattrs", "--xattrs-include=*", "--acls", "-C", place, "-xpf", archive]
     done = subprocess.run(tar, check=False, capture_output=True)
     if done.returncode:
         return {b"": ("tar: " + done.stderr.decode(errors="replace"), ())}
@@ -190,7 +190,18 @@ def ptar_extract(world: World) -> Outcome:
     """ptar -x: the quirk is on the place where an archive of GNU tar is unpacked."""
     archive = world.area / "gnu.tar"
     top = world.original.parent
-    tar = ["tar", "--format=posix", "--xattrs", "--xattrs-include=user.*", "--acls", "-S", "-C", top, "-cf", archive]
+    tar: list[Argument] = [
+        "tar",
+        "--format=posix",
+        "--xattrs",
+        "--xattrs-include=user.*",
+        "--acls",
+        "-S",
+        "-C",
+        top,
+        "-cf",
+        archive,
+    ]
     subprocess.run([*tar, world.original.name], check=True, stderr=subprocess.DEVNULL)
     (world.backing / "place").mkdir()
     run, errors = _run(world, "ptar", "-x", "--json", "-f", archive, "-C", world.mounted / "place")
@@ -205,7 +216,7 @@ def pwalk_in_place(world: World) -> Outcome:
     run, errors = _run(world, "pwalk", "--print0", world.mounted / "tree")
     top = os.fsencode(world.mounted / "tree")
     found = sorted(os.path.relpath(path, top) for path in run.stdout.split(b"\0")[:-1])
-    asked = ["find", world.original, "-printf", r"./%P\0"]
+    asked: list[Argument] = ["find", world.original, "-printf", r"./%P\0"]
     listed = subprocess.run(asked, check=True, capture_output=True).stdout.split(b"\0")[:-1]
     wanted = sorted(b"/".join(map(world.names, os.path.normpath(path).split(b"/"))) for path in listed)
     lines: Lines = {path: ("missing", ()) for path in wanted if path not in found}

@@ -14,7 +14,7 @@ import pytest
 
 from tests.quirks.world import SPLIT, clone, link_groups, make_older, make_tree
 from tests.support import command, native
-from tests.support.command import Completed, pcopy, show, start
+from tests.support.command import Argument, Completed, pcopy, show, start
 from tests.support.compared import seen
 from tests.support.extent import everything, seed
 from tests.support.filesystems import remove
@@ -86,7 +86,7 @@ def _remove(tree: Path, area: Path, ranks: int, more: tuple[str, ...]) -> Result
 
 def _archive(tree: Path, area: Path, ranks: int, more: tuple[str, ...]) -> Result:
     archive = area / "archive.tar"
-    words = ("-c", "--json", *more, "-f", archive, "-C", tree.parent, tree.name)
+    words: tuple[Argument, ...] = ("-c", "--json", *more, "-f", archive, "-C", tree.parent, tree.name)
     run = pcopy(*words, ranks=ranks, program="ptar")
     return _counts(run), hash(archive.read_bytes()) if archive.exists() else None
 
@@ -94,7 +94,17 @@ def _archive(tree: Path, area: Path, ranks: int, more: tuple[str, ...]) -> Resul
 def _unpack(tree: Path, area: Path, ranks: int, more: tuple[str, ...]) -> Result:
     archive, place = area / "gnu.tar", area / "place"
     place.mkdir(exist_ok=True)
-    tar = ["tar", "--format=posix", "--xattrs", "--xattrs-include=*", "--acls", "-C", tree.parent, "-cf", archive]
+    tar: list[Argument] = [
+        "tar",
+        "--format=posix",
+        "--xattrs",
+        "--xattrs-include=*",
+        "--acls",
+        "-C",
+        tree.parent,
+        "-cf",
+        archive,
+    ]
     subprocess.run([*tar, tree.name], check=True, stderr=subprocess.DEVNULL)
     run = pcopy("-x", "--json", *more, "-f", archive, "-C", place, ranks=ranks, program="ptar")
     return _counts(run), _state(place / tree.name) if (place / tree.name).exists() else None
