@@ -55,7 +55,7 @@ PROGRAMS = {
 COMPLEXITY = ("C901", "PLR0911", "PLR0912", "PLR0913", "PLR0915")
 """ruff's rules on complexity, returns, branches, arguments and statements."""
 
-MOST_EXCEPTIONS = 17
+MOST_EXCEPTIONS = 16
 """Pairs of a file and one of these rules that pyproject.toml excepts. This number only falls."""
 
 HEAVY = (

@@ -41,7 +41,7 @@ def parse_owner(text: str) -> tuple[int, int]:
     gid = _login_group(uid, user) if colon and not group else _AS_IT_IS
     if group:
         gid = _number_of(lambda: grp.getgrnam(group).gr_gid, group, "group")
-    if not capable(CAP_CHOWN):
+    if not capable(CAP_CHOWN) and os.geteuid():  # root without the capability may have a fakeroot, which allows it
         if uid not in (_AS_IT_IS, os.geteuid()):
             raise ValueError("only root may give files to another user")
         if gid not in (_AS_IT_IS, os.getegid(), *os.getgroups()):

@@ -19,6 +19,8 @@ DEFAULT_ACL = "system.posix_acl_default"
 POSIX_ACLS = (ACCESS_ACL, DEFAULT_ACL)
 SELINUX = "security.selinux"
 
+_NAMESPACES = ("user.", "trusted.", "security.", "system.")
+
 CONFIGURATION = "/etc/xattr.conf"
 _LARGEST = 64 << 10
 """Bytes of the configuration that are read."""
@@ -67,6 +69,14 @@ def kind_of(name: str) -> Kind:
         if fnmatchcase(name, pattern):
             return action
     return Kind.HINT if name.startswith("btrfs.") else Kind.OWN
+
+
+def is_foreign(name: str) -> bool:
+    """Return True if the attribute is in none of the namespaces that Linux has for all file systems (xattr(7)).
+
+    Such names are those of one file system or of another operating system (``gpfs.``, ``ceph.``, ``com.apple.``).
+    """
+    return not name.startswith(_NAMESPACES)
 
 
 @cache

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from functools import partial
 
 from pcopy.fsio import half_written
-from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL, POSIX_ACLS, SELINUX, Kind, kind_of
+from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL, POSIX_ACLS, SELINUX, Kind, is_foreign, kind_of
 from pcopy.fsio.patience import INTERRUPTED, patiently
-from pcopy.fsio.preserve import CAP_CHOWN, CAP_FSETID, CAP_SETFCAP, CAP_SYS_ADMIN, Preserve, capable
+from pcopy.fsio.preserve import CAP_CHOWN, CAP_FSETID, CAP_SETFCAP, CAP_SYS_ADMIN, Preserve, are_mapped, capable
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.named import NamedTuple
 
@@ -36,12 +36,23 @@ _FIRST, _END = 315_532_800 * _SECOND, 2**31 * _SECOND
 _DAY = 86_400 * _SECOND
 """As exact as access times are on FAT."""
 
+_ALL_RIGHTS, _OWNERS_RIGHTS = 0o777, 0o700
+"""Permission bits of all classes, and of the owner alone (inode(7))."""
+
 Handle = int | bytes
 """A descriptor, or ``/proc/self/fd/N`` of an O_PATH descriptor (for what can't be opened otherwise)."""
 
 
+Unread = tuple[tuple[str, int], ...]
+"""The operation and the errno of each extended attribute that could not be read."""
+
+
 class Attributes(NamedTuple):
-    """Metadata of one item; times are nanoseconds since 1970."""
+    """Metadata of one item; times are nanoseconds since 1970.
+
+    ``mode`` gives no rights that an ACL of the source denies, where the copy does not get that ACL. ``unread``: see
+    ``Unread``; the item gets all other metadata, and has failed.
+    """
 
     mode: int
     uid: int
@@ -49,13 +60,35 @@ class Attributes(NamedTuple):
     atime: int
     mtime: int
     xattrs: tuple[tuple[str, bytes], ...] = ()
+    unread: tuple[tuple[str, int], ...] = ()
+
+
+class Xattrs(NamedTuple):
+    """The extended attributes of a source that its copy keeps, ACLs among them.
+
+    ``rights``: permission bits that the copy may have at most. They are restricted by an access ACL that the copy does
+    not get. If that ACL cannot be read, only its owner has any.
+    """
+
+    found: tuple[tuple[str, bytes], ...] = ()
+    unread: Unread = ()
+    rights: int = _ALL_RIGHTS
+
+    def mode(self, mode: int) -> int:
+        """Return the ``mode`` of the source without the permission bits that the copy may not have."""
+        return mode & ~(_ALL_RIGHTS & ~self.rights)
+
+    @property
+    def problem(self) -> MetadataProblem | None:
+        """Why the item fails, though its contents are copied."""
+        return unread_problem(self.unread)
 
 
 class Applied(NamedTuple):
     """What became of metadata that was no error.
 
-    ``excused`` items lacked a privilege, or had an ACL of a model that their new file system doesn't know; ``notices``
-    are for the user. ``unknown`` are attributes that the file system does not know: to be told of once, not per item.
+    ``excused`` items lacked a privilege, or had an attribute that their new file system does not support; ``notices``
+    are for the user. ``unknown`` are such attributes, and calls that it does not support: reported once, not per item.
     ``layout`` tells why a file did not get the layout that was wanted (``pcopy.fsio.layout``); ``fewer`` is the
     attribute of one with fewer stripes, if it has got that instead.
     """
@@ -65,6 +98,9 @@ class Applied(NamedTuple):
     unknown: frozenset[str] = frozenset()
     layout: str = ""
     fewer: bytes = b""
+
+
+NO_XATTRS = Xattrs()
 
 
 def is_copied(name: str, preserve: Preserve) -> bool:
@@ -87,62 +123,138 @@ def is_dropped(name: str, preserve: Preserve) -> bool:
     return preserve.xattr and kind is Kind.OWN and name != SELINUX
 
 
-def read_xattrs(handle: Handle, preserve: Preserve, names: list[str] | None = None) -> tuple[tuple[str, bytes], ...]:
-    """The extended attributes that a copy of a source keeps, ACLs among them; raises ``Problem``, also for a file that
-    is marked as half written. ``names``: all that it has, if that is known."""
-    if not (preserve.xattr or preserve.acl):
-        if isinstance(handle, int):
-            half_written.refuse_marked(handle)
-        return ()
+def read_xattrs(handle: Handle, preserve: Preserve, names: list[str] | None = None, *, follow: bool = True) -> Xattrs:
+    """Return the extended attributes of a source that its copy keeps.
+
+    Args:
+        names: of all extended attributes, if they are known.
+        follow: False if ``handle`` is a path whose last name may be that of a symbolic link.
+
+    Raises ``Problem`` for a file that is marked as half written, and for a name that is gone. An attribute that cannot
+    be read is no reason not to copy the contents: it is ``unread``.
+    """
+    at = partial if follow else partial(partial, follow_symlinks=False)
     if names is None:
-        names = list_xattrs(handle, on_source=True)
+        try:
+            names = patiently(at(os.listxattr, handle))
+        except OSError as error:
+            return _unlisted(handle, error, preserve, follow=follow)
     if not names:
-        return ()
+        return NO_XATTRS
     half_written.refuse(names)
-    found = []
+    found: list[tuple[str, bytes]] = []
+    unread: list[tuple[str, int]] = []
+    rights = _ALL_RIGHTS
     for name in names:
-        if is_copied(name, preserve):
-            try:
-                found.append((name, patiently(partial(os.getxattr, handle, name))))
-            except OSError as error:
-                if error.errno != errno.ENODATA:  # gone meanwhile
-                    raise Problem.of(f"getxattr {name}", error, on_source=True) from error
-    return tuple(found)
+        is_kept = is_copied(name, preserve)
+        if not is_kept and name != ACCESS_ACL:
+            continue
+        try:
+            value = patiently(at(os.getxattr, handle, name))
+        except OSError as error:
+            if error.errno == errno.ENODATA:  # it was removed meanwhile
+                continue
+            rights = _OWNERS_RIGHTS if name == ACCESS_ACL else rights
+            if is_kept:
+                unread.append(_unread(f"getxattr {name}", error, by_name=not follow))
+            continue
+        if is_kept:
+            found.append((name, value))
+        else:
+            rights = rights_without(value)
+    return Xattrs(tuple(found), tuple(unread), rights)
 
 
-def list_xattrs(handle: Handle, *, on_source: bool) -> list[str]:
-    """The names of an item's extended attributes; raises ``Problem``."""
+def _unlisted(handle: Handle, error: OSError, preserve: Preserve, *, follow: bool) -> Xattrs:
+    """As ``read_xattrs``, where the names cannot be listed: the attributes that decide about rights are asked for."""
+    if error.errno in NO_ATTRIBUTES:
+        return NO_XATTRS
+    unread = (_unread("listxattr", error, by_name=not follow),) if preserve.xattr or preserve.acl else ()
+    if isinstance(handle, int):
+        half_written.refuse_marked(handle)
+    try:
+        acl = os.getxattr(handle, ACCESS_ACL, follow_symlinks=follow)
+    except OSError as refused:
+        is_absent = refused.errno in (errno.ENODATA, *NO_ATTRIBUTES)
+        return Xattrs(unread=unread, rights=_ALL_RIGHTS if is_absent else _OWNERS_RIGHTS)
+    if preserve.acl:
+        return Xattrs(((ACCESS_ACL, acl),), unread)
+    return Xattrs(unread=unread, rights=rights_without(acl))
+
+
+def rights_without(acl: bytes) -> int:
+    """As ``pcopy.fsio.posix_acl.rights_without``, which few copies need."""
+    from pcopy.fsio import posix_acl
+
+    return posix_acl.rights_without(acl)
+
+
+def _unread(operation: str, error: OSError, *, by_name: bool) -> tuple[str, int]:
+    """Raise ``Problem`` if the item was asked for by its name, and that is gone."""
+    number = error.errno or errno.EIO
+    if by_name and number == errno.ENOENT:
+        raise Problem(operation, number, on_source=True, changed=True) from error
+    return operation, number
+
+
+def list_xattrs(handle: Handle) -> list[str]:
+    """The names of a target's extended attributes; raises ``Problem``."""
     try:
         return patiently(lambda: os.listxattr(handle))
     except OSError as error:
         if error.errno in NO_ATTRIBUTES:
             return []
-        raise Problem.of("listxattr", error, on_source=on_source) from error
+        raise Problem.of("listxattr", error) from error
 
 
 def read_attributes(handle: Handle, status: os.stat_result, preserve: Preserve) -> Attributes:
-    """All metadata of the item whose ``status`` is known; raises ``Problem``."""
-    xattrs = read_xattrs(handle, preserve)
-    return Attributes(status.st_mode, status.st_uid, status.st_gid, status.st_atime_ns, status.st_mtime_ns, xattrs)
+    """All metadata of a source whose ``status`` is known; raises ``Problem`` as ``read_xattrs``."""
+    is_bare = stat.S_ISLNK(status.st_mode) and not (preserve.xattr or preserve.acl)  # links have no ACLs
+    return attributes_of(status, NO_XATTRS if is_bare else read_xattrs(handle, preserve))
+
+
+def attributes_of(status: os.stat_result, xattrs: Xattrs) -> Attributes:
+    """The metadata of a source by its status and extended attributes."""
+    return Attributes(
+        xattrs.mode(status.st_mode), status.st_uid, status.st_gid, status.st_atime_ns, status.st_mtime_ns,
+        xattrs.found, xattrs.unread,
+    )  # fmt: skip
+
+
+def unread_problem(unread: Unread) -> MetadataProblem | None:
+    """The problem of an item with ``unread`` attributes; None if there are none."""
+    return MetadataProblem(*unread[0], on_source=True) if unread else None
 
 
 def change_owner(handle: Handle, uid: int, gid: int) -> bool:
-    """Gives the item to owner and group, or at least to the group; False if that was not permitted.
+    """Give the item to owner and group, or to one of them at least; return False if that was not possible for both.
 
-    Raises ``Problem`` where the lack of a privilege is no excuse.
+    Raises ``Problem`` if the failure is not excused (``_is_excused``).
     """
     try:
         patiently(partial(os.chown, handle, uid, gid), INTERRUPTED)
         return True
     except OSError as error:
-        if error.errno != errno.EPERM or capable(CAP_CHOWN):
+        if not _is_excused(error, uid, gid):
             raise Problem.of("chown", error) from error
-    try:
-        os.chown(handle, -1, gid)
-    except OSError as error:
-        if error.errno != errno.EPERM:
-            raise Problem.of("chown", error) from error
+        alone = ((-1, gid),) if error.errno == errno.EPERM else ((uid, -1), (-1, gid))
+    for one, other in alone:
+        try:
+            os.chown(handle, one, other)
+        except OSError as error:
+            if error.errno != errno.EPERM and not _is_excused(error, one, other):
+                raise Problem.of("chown", error) from error
     return False
+
+
+def _is_excused(error: OSError, uid: int, gid: int) -> bool:
+    """Return True if chown to these ids failed for lack of a privilege, or because they do not exist here.
+
+    The latter is so in a user namespace that does not map them (EINVAL), and on an idmapped mount (EOVERFLOW).
+    """
+    if error.errno == errno.EINVAL:
+        return not are_mapped(uid, gid)
+    return error.errno == errno.EOVERFLOW or (error.errno == errno.EPERM and not capable(CAP_CHOWN))
 
 
 def wanted_mode(attributes: Attributes, preserve: Preserve, owned: bool, umask: int) -> int:
@@ -167,7 +279,7 @@ def apply_attributes(
     ``kept`` is the status of an existing item that stays (a directory, or a file that is replaced): what is not
     preserved is taken from it. ``inherits``: the item lies in a directory with a default ACL and has got one from it.
     """
-    dressing = Dressing(handle)
+    dressing = Dressing(handle, is_link=stat.S_ISLNK(attributes.mode))
     owned = dressing.own(attributes, preserve, kept)
     acls = [(name, value) for name, value in attributes.xattrs if kind_of(name) is Kind.ACL]
     for name, value in attributes.xattrs:
@@ -179,23 +291,14 @@ def apply_attributes(
             mode = stat.S_IMODE(kept.st_mode)
             if stat.S_ISREG(kept.st_mode) and not dressing.belongs_to(kept.st_uid, kept.st_gid):
                 mode &= ~SET_ID  # new contents, perhaps another owner: the bits were not given to those
-        has_acl = any(name == ACCESS_ACL for name, _ in acls)
-        if inherits and not has_acl:
+        if inherits and not any(name == ACCESS_ACL for name, _ in acls):
             dressing.attempt(f"removexattr {ACCESS_ACL}", lambda: drop_xattr(handle, ACCESS_ACL))
-        mode = mode & 0o7700 if has_acl else mode
-        if kept is None or not stat.S_ISDIR(kept.st_mode) or not dressing.has_mode(mode):
-            dressing.attempt("chmod", lambda: os.chmod(handle, mode))
-            if mode & stat.S_ISGID and not capable(CAP_FSETID):
-                dressing.excused |= not dressing.has_mode(mode)  # chmod(2) takes the bit away, and does not say so
-    for name, value in acls:
-        dressing.set_xattr(name, value)
+        dressing.give_mode(mode, acls, keeps=kept is not None and stat.S_ISDIR(kept.st_mode))
     if preserve.timestamps:
         dressing.attempt("utimensat", lambda: os.utime(handle, ns=(attributes.atime, attributes.mtime)))
         if not has_common_times(attributes.atime, attributes.mtime):
             dressing.compare_times(attributes.atime, attributes.mtime)
-    if dressing.problem is not None:
-        raise dressing.problem
-    return Applied(int(dressing.excused), tuple(dressing.notices), frozenset(dressing.unknown))
+    return dressing.applied(attributes)
 
 
 def has_common_times(atime: int, mtime: int) -> bool:
@@ -206,8 +309,9 @@ def has_common_times(atime: int, mtime: int) -> bool:
 class Dressing:
     """Sets what can be set, and remembers the first problem."""
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: Handle, *, is_link: bool) -> None:
         self._handle = handle
+        self._is_link = is_link
         self.problem: MetadataProblem | None = None
         self.excused = False
         self.notices: list[str] = []
@@ -225,8 +329,45 @@ class Dressing:
             self._remember(operation, error)
 
     def _remember(self, operation: str, error: OSError) -> None:
-        if self.problem is None:
+        if self._is_link and error.errno in NO_ATTRIBUTES and operation in ("chown", "utimensat"):
+            self._unsupported(f"{operation} of symbolic links")
+        elif self.problem is None:
             self.problem = MetadataProblem(operation, error.errno or errno.EIO)
+
+    def _unsupported(self, what: str) -> None:
+        self.excused = True
+        self.unknown.add(what)
+
+    def applied(self, attributes: Attributes) -> Applied:
+        """Return what became of ``attributes``; raise ``MetadataProblem`` if some could not be set, or not be read."""
+        problem = self.problem or unread_problem(attributes.unread)
+        if problem is not None:
+            raise problem
+        return Applied(int(self.excused), tuple(self.notices), frozenset(self.unknown))
+
+    def give_mode(self, mode: int, acls: list[tuple[str, bytes]], *, keeps: bool) -> None:
+        """Set the mode, and the ACLs of an item that is no symbolic link.
+
+        Until the access ACL is set, only the owner has rights. If it cannot be set, the mode gives no more rights than
+        the ACL does. ``keeps``: a mode that is right already is not set again, which would change the item's ctime.
+        """
+        access = next((value for name, value in acls if name == ACCESS_ACL), None)
+        without = mode if access is None else mode & (~_ALL_RIGHTS | rights_without(access))
+        has_been_without = access is not None and keeps and self.has_mode(without)
+        first = mode if access is None else mode & ~_ALL_RIGHTS | mode & _OWNERS_RIGHTS
+        if not has_been_without:
+            self._chmod(first, keeps=keeps)
+        for name, value in acls:
+            is_set = self.set_xattr(name, value)
+            if name == ACCESS_ACL and not is_set and not has_been_without:
+                self._chmod(without, keeps=keeps)
+
+    def _chmod(self, mode: int, *, keeps: bool) -> None:
+        if keeps and self.has_mode(mode):
+            return
+        self.attempt("chmod", lambda: os.chmod(self._handle, mode))
+        if mode & stat.S_ISGID and not capable(CAP_FSETID):
+            self.excused |= not self.has_mode(mode)  # chmod(2) clears the bit, and reports success
 
     def own(self, attributes: Attributes, preserve: Preserve, kept: os.stat_result | None) -> bool:
         """Sets owner and group as far as wanted; returns whether they are the source's.
@@ -287,24 +428,40 @@ class Dressing:
                 self.notices.append(text)
                 return  # one line for each item
 
-    def set_xattr(self, name: str, value: bytes) -> None:
+    def set_xattr(self, name: str, value: bytes) -> bool:
+        """Return True if the attribute was set."""
         try:
             os.setxattr(self._handle, name, value)
+            return True
         except OSError as error:
             if name == SELINUX:
                 self.notices.append(f"setxattr {name}: {error.strerror}")
-            elif error.errno == errno.ENOTSUP and _is_of_its_file_system(name):
-                self.excused |= kind_of(name) is Kind.ACL
+            elif error.errno in NO_ATTRIBUTES and _is_of_its_file_system(name):
+                self.excused |= kind_of(name) is not Kind.HINT
                 self.unknown.add(name)
-            elif error.errno == errno.EPERM and needs_privilege(name):
+            elif _is_refused_to_us(name, value, error):
                 self.excused = True
             else:
                 self._remember(f"setxattr {name}", error)
+            return False
+
+
+def _is_refused_to_us(name: str, value: bytes, error: OSError) -> bool:
+    """Return True if this process lacks a privilege, or if its user namespace lacks an id that the ACL names."""
+    if error.errno == errno.EINVAL and name in POSIX_ACLS:
+        from pcopy.fsio.posix_acl import has_unmapped_id  # few copies need it
+
+        return has_unmapped_id(value)
+    return error.errno == errno.EPERM and needs_privilege(name)
 
 
 def _is_of_its_file_system(name: str) -> bool:
-    """Do only some file systems know it? POSIX ACLs are not of that kind: without them others could be let in."""
-    return kind_of(name) is Kind.HINT or (kind_of(name) is Kind.ACL and name not in POSIX_ACLS)
+    """Return True if only some file systems know the attribute, whatever a user may do.
+
+    POSIX ACLs are not of that kind: an item that lacks its ACL has failed.
+    """
+    kind = kind_of(name)
+    return kind is Kind.HINT or (kind is Kind.ACL and name not in POSIX_ACLS) or (kind is Kind.OWN and is_foreign(name))
 
 
 def _date(moment: int) -> str:
@@ -324,8 +481,10 @@ def needs_privilege(name: str) -> bool:
 
 def drop_other_xattrs(handle: Handle, attributes: Attributes, preserve: Preserve) -> None:
     """Removes what an existing directory has and ``attributes`` have not; raises ``Problem``."""
+    if attributes.unread:  # the source may have them
+        return
     wanted = {name for name, _ in attributes.xattrs}
-    for name in list_xattrs(handle, on_source=False) if preserve.xattr or preserve.acl else []:
+    for name in list_xattrs(handle) if preserve.xattr or preserve.acl else []:
         if name not in wanted and is_dropped(name, preserve):
             try:
                 drop_xattr(handle, name)

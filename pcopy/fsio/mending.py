@@ -33,7 +33,7 @@ from pcopy.fsio.attributes import (
     needs_privilege,
 )
 from pcopy.fsio.existing import TIME_STEPS, are_times_equal
-from pcopy.fsio.preserve import CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FSETID, Preserve, capable
+from pcopy.fsio.preserve import CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FSETID, Preserve, are_mapped, capable
 from pcopy.fsio.problem import Problem, failing
 from pcopy.named import NamedTuple
 
@@ -82,8 +82,11 @@ def _is_owned(source: Owned, present: Owned, preserve: Preserve) -> bool:
     wanted = tuple(named if named >= 0 else other for named, other in zip(told, (uid, gid), strict=True))
     if wanted == (present.st_uid, present.st_gid):
         return True
-    if capable(CAP_CHOWN) or told != (-1, -1):
+    if told != (-1, -1):
         return False
+    if capable(CAP_CHOWN):  # ids that the user namespace lacks cannot be given
+        has_user = wanted[0] == present.st_uid or not are_mapped(wanted[0], -1)
+        return has_user and (wanted[1] == present.st_gid or not are_mapped(-1, wanted[1]))
     return wanted[1] == present.st_gid or present.st_uid != os.geteuid() or wanted[1] not in _groups()
 
 
@@ -126,6 +129,8 @@ def same_xattrs(source: bytes, present: bytes, preserve: Preserve, *, follow: bo
     ours, theirs = _listed(source, follow), _listed(present, False)
     if not (ours or theirs):
         return True
+    if ACCESS_ACL in ours and preserve.xattr and not preserve.acl:  # it restricts the mode, which is not looked at here
+        return False
     wanted = {name for name in ours if is_copied(name, preserve)}
     if any(name not in wanted and is_dropped(name, preserve) for name in theirs) or wanted - theirs:
         return False
@@ -203,13 +208,15 @@ def _xattrs(
     """The extended attributes that are missing, or have another value; and the names of those that must go."""
     if not (preserve.xattr or preserve.acl):
         return (), ()
-    names = list_xattrs(handle, on_source=False)
+    names = list_xattrs(handle)
     wanted = dict(attributes.xattrs)
     try:
         there = {name: os.getxattr(handle, name) for name in names if name in wanted}
     except OSError as error:
         raise Problem.of("getxattr", error) from error
     missing = tuple((name, value) for name, value in attributes.xattrs if there.get(name) != value)
+    if attributes.unread:  # the source may have them
+        return missing, ()
     extra = (name for name in names if name not in wanted and is_dropped(name, preserve))
     return missing, tuple(name for name in extra if not needs_privilege(name))
 
@@ -218,7 +225,7 @@ def mend(
     handle: Handle, present: os.stat_result, attributes: Attributes, preserve: Preserve, lacks: Lacking
 ) -> Applied:
     """Gives the item what it ``lacks``; raises ``Problem``. The order is that of ``apply_attributes``."""
-    dressing = Dressing(handle)
+    dressing = Dressing(handle, is_link=stat.S_ISLNK(attributes.mode))
     if lacks.owner:
         dressing.own(attributes, preserve, None)
     for name in lacks.drop:
@@ -233,14 +240,10 @@ def mend(
         source = _Source(attributes.mode, attributes.uid, attributes.gid, attributes.mtime)
         with failing("stat"):
             now = os.stat(handle) if lacks.owner else present
-        mode = wanted_bits(source, now)
-        strict = mode & 0o7700 if any(name == ACCESS_ACL for name, _ in acls) else mode
-        if not dressing.has_mode(strict):
-            dressing.attempt("chmod", lambda: os.chmod(handle, strict))
-    for name, value in acls:
-        dressing.set_xattr(name, value)
+        dressing.give_mode(wanted_bits(source, now), acls, keeps=True)
+    else:
+        for name, value in acls:
+            dressing.set_xattr(name, value)
     if lacks.times:
         dressing.attempt("utimensat", lambda: os.utime(handle, ns=(attributes.atime, attributes.mtime)))
-    if dressing.problem is not None:
-        raise dressing.problem
-    return Applied(int(dressing.excused), tuple(dressing.notices), frozenset(dressing.unknown))
+    return dressing.applied(attributes)

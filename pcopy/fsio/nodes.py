@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from contextlib import suppress
 
 from pcopy.fsio.attributes import Attributes, read_attributes
@@ -17,6 +18,7 @@ from pcopy.fsio.patience import patiently
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.problem import REPLACED, Problem, changed, failing
 from pcopy.fsio.source import status_of
+from pcopy.fsio.temporary import PREFIX, create, remove
 from pcopy.named import NamedTuple
 
 
@@ -75,7 +77,7 @@ def make_node(directory: int, name: bytes, node: Node) -> tuple[int, os.stat_res
     made = open_node(directory, name, on_source=False)
     try:
         new = status_of(made)
-        if not _is_new(new, node.status):
+        if not _is_new(new, node.status, directory):
             raise Problem("open", errno.ESTALE, text=REPLACED)
     except BaseException:
         let_go(made)
@@ -83,9 +85,12 @@ def make_node(directory: int, name: bytes, node: Node) -> tuple[int, os.stat_res
     return made, new
 
 
-def _is_new(made: os.stat_result, source: os.stat_result) -> bool:
+def _is_new(made: os.stat_result, source: os.stat_result, directory: int) -> bool:
     """Is it what we have made? Whoever owns the directory may have moved another node there, a finished one perhaps:
-    it would get the owner and mode that are meant for this one."""
+    it would get the owner and mode that are meant for this one.
+
+    Some servers show other owners and modes (CIFS, NFS with root_squash). There it must look as a new file does.
+    """
     if stat.S_IFMT(made.st_mode) != stat.S_IFMT(source.st_mode) or made.st_nlink != 1:
         return False
     if stat.S_ISLNK(made.st_mode):
@@ -93,7 +98,25 @@ def _is_new(made: os.stat_result, source: os.stat_result) -> bool:
     is_device = stat.S_ISBLK(made.st_mode) or stat.S_ISCHR(made.st_mode)
     if is_device and made.st_rdev != source.st_rdev:
         return False
-    return made.st_uid == os.geteuid() and not stat.S_IMODE(made.st_mode) & ~0o600
+    if made.st_uid == os.geteuid() and not stat.S_IMODE(made.st_mode) & ~0o600:
+        return True
+    uid, mode = _shown_of_new_file(directory)
+    return made.st_uid == uid and not stat.S_IMODE(made.st_mode) & ~mode
+
+
+def _shown_of_new_file(directory: int) -> tuple[int, int]:
+    """Return the owner and the mode that a new file of ours with mode 0600 shows in this directory; raise ``Problem``.
+
+    It is made for that purpose, and removed.
+    """
+    name = b"%b%d-%d" % (PREFIX, os.getpid(), time.monotonic_ns())
+    descriptor = create(directory, name)
+    try:
+        status = status_of(descriptor)
+    finally:
+        let_go(descriptor)
+        remove(directory, name)
+    return status.st_uid, stat.S_IMODE(status.st_mode)
 
 
 def keep_access_time(held: int, before: os.stat_result) -> None:

@@ -48,11 +48,24 @@ def capable(capability: int) -> bool:
     return os.geteuid() == 0
 
 
-@cache
 def maps_all_ids() -> bool:
     """Return False in a user namespace, where capabilities do not hold for files of users who are not mapped."""
+    return sum(count for _, count in _mapped("uid")) >= (1 << 32) - 1
+
+
+def are_mapped(uid: int, gid: int) -> bool:
+    """Return True if the user namespace of this process has these ids (user_namespaces(7)); -1 stands for none."""
+    return all(
+        number < 0 or any(first <= number < first + count for first, count in _mapped(kind))
+        for number, kind in ((uid, "uid"), (gid, "gid"))
+    )
+
+
+@cache
+def _mapped(kind: str) -> tuple[tuple[int, int], ...]:
+    """Ranges of ids: the first, and their number. All, if the kernel has no user namespaces."""
     try:
-        with open("/proc/self/uid_map", "rb") as ids:
-            return ids.read().split() == [b"0", b"0", b"4294967295"]
+        with open(f"/proc/self/{kind}_map", "rb") as ranges:
+            return tuple((int(first), int(count)) for first, _, count in map(bytes.split, ranges))
     except OSError:
-        return True
+        return ((0, 1 << 32),)

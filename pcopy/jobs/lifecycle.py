@@ -342,15 +342,21 @@ def _deleted_in(directory: bytes) -> int:
 
 
 def _destination_time(job: Job) -> int:
-    """The destination's clock, in nanoseconds since 1970: the ctime of a file that is made there and vanishes again."""
+    """The destination's clock, in nanoseconds since 1970: the ctime of a file that is made there and vanishes again.
+
+    A file that must have a name is made in the directory around the target, if that is of the same file system: so the
+    target's own ctime stays as it is where there is nothing to copy.
+    """
     if job.options.sequential:  # a file there may have no such name, or could not be removed
         return time.time_ns()
     target = job.roots[0].target
     flags = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC  # not all file systems have files without a name
     with suppress(OSError), held_open(os.open(target, flags, 0o600)) as descriptor:
         return os.fstat(descriptor).st_ctime_ns
-    with suppress(OSError), held_open(os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
-        return _time_of_named_file(directory, b".pcopy-%s-clock" % job.name.encode())
+    for path in (os.path.join(target, b".."), target):
+        with suppress(OSError), held_open(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
+            if os.fstat(directory).st_dev == os.stat(target).st_dev:
+                return _time_of_named_file(directory, b".pcopy-%s-clock" % job.name.encode())
     return time.time_ns()  # the copy reports what cannot be written
 
 

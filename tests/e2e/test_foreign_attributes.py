@@ -148,7 +148,7 @@ def test_an_unknown_attribute_of_a_users_own_still_fails(area: Path) -> None:
     """A real file system refuses it, and it is the item's own."""
     path = area / "file"
     path.touch()
-    given = Attributes(0o600, os.geteuid(), os.getegid(), 0, 0, (("nonsense.name", b"x"),))
+    given = Attributes(0o600, os.geteuid(), os.getegid(), 0, 0, (("system.nonsense", b"x"),))
     with pytest.raises(OSError, match="supported") as caught:
         apply_attributes(os.fsencode(path), given, Preserve(), 0)
     assert caught.value.errno == errno.ENOTSUP

@@ -320,9 +320,9 @@ def test_an_existing_directory_keeps_what_is_never_copied(on: Place) -> None:
 def test_lustre_attributes_are_not_even_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other file system has the namespace, so listing it is made up here. Reading a layout costs Lustre a call."""
     listed = ["lustre.lov", "user.mine", "trusted.lov", "security.ima"]
-    monkeypatch.setattr(os, "listxattr", lambda _: listed)
-    monkeypatch.setattr(os, "getxattr", lambda _, name: {"user.mine": b"1"}[name])
-    assert attributes.read_xattrs(0, Preserve()) == (("user.mine", b"1"),)
+    monkeypatch.setattr(os, "listxattr", lambda _, **_options: listed)
+    monkeypatch.setattr(os, "getxattr", lambda _, name, **_options: {"user.mine": b"1"}[name])
+    assert attributes.read_xattrs(0, Preserve()).found == (("user.mine", b"1"),)
 
 
 def labelled(source: Path) -> list[str]:

@@ -39,7 +39,7 @@ FAULTS = (
     Fault("openat", "source", errno.EACCES, Code.UNREAD, "open"),
     Fault("openat", "source", errno.ENOENT, Code.CHANGED, "open"),
     Fault("read", "source", errno.EIO, Code.UNREAD, "read"),
-    Fault("flistxattr", "source", errno.EACCES, Code.UNREAD, "listxattr"),
+    Fault("flistxattr", "source", errno.EACCES, Code.LACKS, "listxattr"),
     Fault("newfstatat", "source", errno.EACCES, Code.UNREAD, "fstat"),
     Fault("close", "source", errno.EIO, Code.UNREAD, "close"),
     Fault("openat", "made", errno.ENOSPC, Code.FAILED, "create"),

@@ -49,12 +49,12 @@ CASES = {
     "a longer value": ({"user.a": b"1"}, {"user.a": b"12"}, "nny"),
     "missing": ({"user.a": b"1", "user.b": b"1"}, {"user.b": b"1"}, "nny"),
     "extra": ({}, {"user.a": b"1"}, "nny"),
-    "acl": ({"system.posix_acl_access": acl(6, 4, 0, {1000: 4})}, {}, "nyy"),
+    "acl": ({"system.posix_acl_access": acl(6, 4, 0, {1000: 4})}, {}, "nny"),
     "another acl": (
         {"system.posix_acl_access": acl(6, 4, 0, {1000: 4})}, {"system.posix_acl_access": acl(6, 4, 0, {1000: 6})},
-        "nyy",
+        "nny",
     ),
-    "the same acl": ({"system.posix_acl_access": acl(6, 4, 0, {1000: 4})},) * 2 + ("yyy",),
+    "the same acl": ({"system.posix_acl_access": acl(6, 4, 0, {1000: 4})},) * 2 + ("yny",),
 }  # fmt: skip
 PRESERVED = (Preserve(), Preserve(acl=False), Preserve(acl=False, xattr=False))
 

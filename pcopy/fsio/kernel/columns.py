@@ -377,7 +377,8 @@ class Verdicts:
         if attribute:
             operation = f"{operation} {attribute}"
         if code == Code.LACKS:
-            return MetadataProblem(operation, self.errnos[row], text=text)
+            is_read = operation.startswith(("listxattr", "getxattr"))  # which batches do on the source only
+            return MetadataProblem(operation, self.errnos[row], on_source=is_read, text=text)
         on_source = code in (Code.UNREAD, Code.CHANGED)
         return Problem(operation, self.errnos[row], on_source=on_source, text=text, changed=code == Code.CHANGED)
 

@@ -12,7 +12,7 @@ import os
 import stat
 import time
 
-from pcopy.fsio.attributes import Applied, Attributes, has_common_times, read_xattrs
+from pcopy.fsio.attributes import NO_XATTRS, Applied, Xattrs, attributes_of, has_common_times, read_xattrs
 from pcopy.fsio.close import has_late_times
 from pcopy.fsio.contents import GENERATED
 from pcopy.fsio.identity import mark_of
@@ -43,8 +43,6 @@ _NEW, _REPLACE, _TEMPORARY, _REFUSE = map(int, (Plan.NEW, Plan.REPLACE, Plan.TEM
 _AT_ONCE = {int(Plan.SKIP): Code.SKIPPED, int(Plan.CARE): Code.CARE}
 _DONE = int(Code.DONE)
 
-Xattrs = tuple[tuple[str, bytes], ...]
-
 
 class Copying:
     """One batch under way; it ends once the target was full, or read-only, twice without a success in between."""
@@ -60,7 +58,7 @@ class Copying:
         keeps_all = preserve.mode and preserve.ownership and preserve.timestamps and preserve.chown == (-1, -1)
         is_plain = keeps_all and not batch.inherits and batch.recipe is PLAIN
         self._plain = is_plain and not (preserve.timestamps and has_late_times(batch.target))
-        self._lists, self._sparse = preserve.xattr or preserve.acl, preserve.sparse
+        self._sparse = preserve.sparse
         self._full = 0
         number = len(batch)
         self._names = unpack_names(batch.names)
@@ -125,10 +123,10 @@ class Copying:
                     return Code.CARE
                 data = whole
             try:
-                names = _listxattr(reading) if self._lists else None
+                names = _listxattr(reading)
             except OSError:  # once more, patiently
                 names = None
-            xattrs = () if names == [] else read_xattrs(reading, self._preserve, names)
+            xattrs = NO_XATTRS if names == [] else read_xattrs(reading, self._preserve, names)
             operation = "fstat"
             again = _fstat(reading)
             if again.st_ctime_ns != ctime or again.st_mtime_ns != mtime or again.st_size != size:
@@ -141,7 +139,7 @@ class Copying:
             batch.plans[row] == _NEW
             and self._plain
             and not batch.identified
-            and not xattrs
+            and xattrs is NO_XATTRS
             and has_common_times(status.st_atime_ns, mtime)
         ):
             return self._make_plain(row, data, status)
@@ -178,7 +176,7 @@ class Copying:
             with NewFile(directory, name, writing):
                 raise
         if not is_dressed:
-            return self._fill(NewFile(directory, name, writing), row, _NEW, data, put, status, ())
+            return self._fill(NewFile(directory, name, writing), row, _NEW, data, put, status, NO_XATTRS)
         try:
             _close(writing)
         except OSError as error:
@@ -243,7 +241,7 @@ class Copying:
     def _dress(self, new: NewFile, status: os.stat_result, xattrs: Xattrs) -> Applied:
         """Gives the file its metadata; what fails is its ``shortcoming``."""
         times = status.st_atime_ns, status.st_mtime_ns
-        if self._plain and not xattrs and has_common_times(*times):
+        if self._plain and xattrs is NO_XATTRS and has_common_times(*times):
             try:
                 _chown(new.descriptor, status.st_uid, status.st_gid)
                 _chmod(new.descriptor, status.st_mode & 0o7777)
@@ -251,7 +249,7 @@ class Copying:
                 return _NOTHING
             except OSError:  # once more, with care: what is no error, and which operation was it?
                 self._plain = False
-        attributes = Attributes(status.st_mode, status.st_uid, status.st_gid, *times, xattrs)
+        attributes = attributes_of(status, xattrs)
         return new.dress(attributes, self._preserve, self._umask, inherits=self._batch.inherits)
 
 

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from pcopy.fsio.attribute_names import EACH_FILE_ON_LUSTRE, Kind, kind_of
+from pcopy.fsio.attribute_names import ACCESS_ACL, EACH_FILE_ON_LUSTRE, Kind, kind_of
 from pcopy.fsio.attributes import is_copied
 from pcopy.fsio.directories import Opened, Pins, listing_problem
 from pcopy.fsio.kernel import _native
@@ -40,7 +40,8 @@ NANOSECONDS_AT_ONCE = 2_000_000
 _LONGEST_NAME = 256
 """Bytes of a name, with the slash that follows."""
 
-_OUR_MARKS = (b"trusted.pcopy.", b"user.pcopy.")
+_FOR_PYTHON = (b"trusted.pcopy.", b"user.pcopy.", os.fsencode(ACCESS_ACL))
+"""Our own marks, and what decides about the mode of a copy that does not get it."""
 
 Result = TypeVar("Result")
 
@@ -283,7 +284,7 @@ class NativeKernel:
 
     def _what_of(self, name: bytes) -> int:
         """0: its file is one for Python."""
-        if name.startswith(_OUR_MARKS):
+        if name.startswith(_FOR_PYTHON):
             return 0
         known = os.fsdecode(name)
         if not is_copied(known, self._settings.preserve):

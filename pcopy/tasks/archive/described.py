@@ -10,7 +10,6 @@ import errno
 import marshal
 import os
 import stat
-from collections.abc import Sequence
 from functools import lru_cache
 
 from pcopy.archive.headers import records_size, whole_size
@@ -26,11 +25,11 @@ from pcopy.archive.member import (
     name_in_archive,
     order_key,
 )
-from pcopy.fsio import half_written
-from pcopy.fsio.attributes import NO_ATTRIBUTES, is_copied
+from pcopy.fsio.attribute_names import ACCESS_ACL
+from pcopy.fsio.attributes import read_xattrs, rights_without
 from pcopy.fsio.close import close_read
 from pcopy.fsio.contents import data_extents, generated_pieces, has_holes
-from pcopy.fsio.problem import Problem, changed
+from pcopy.fsio.problem import Plain, Problem, changed
 from pcopy.fsio.source import Version, open_source, source_status, status_of
 from pcopy.named import NamedTuple
 from pcopy.signature.sorting import KeyValue
@@ -48,7 +47,8 @@ SIZE_BITS = 63
 
 class Described(NamedTuple):
     """An item and the ``member`` that it becomes. ``inode`` and ``ctime`` tell with the member's size and time whether
-    it is still the same. ``names`` are directory and name of its further names, if digests are wanted."""
+    it is still the same. ``names`` are directory and name of its further names, if digests are wanted. ``shortcoming``:
+    why the member lacks some metadata, for which the item has failed (``Problem.plain``)."""
 
     root: int
     path: bytes
@@ -57,6 +57,7 @@ class Described(NamedTuple):
     ctime: int
     member: Member
     names: tuple[tuple[bytes, bytes], ...] = ()
+    shortcoming: Plain | None = None
 
     @property
     def version(self) -> Version:
@@ -66,7 +67,8 @@ class Described(NamedTuple):
     def record(self) -> KeyValue:
         """To be sorted; the value begins with the size of the member in the archive. Equal items have equal ones."""
         size = whole_size(self.member)
-        value = marshal.dumps((*self[:5], self.member.primitives, self.names), 2)  # later versions depend on references
+        fields = (*self[:5], self.member.primitives, self.names, self.shortcoming)
+        value = marshal.dumps(fields, 2)  # later versions depend on references
         return key_of(self.root, self.path, self.name), size.to_bytes(8, "big") + value
 
 
@@ -85,8 +87,8 @@ def size_in(value: bytes) -> int:
 
 
 def described_in(value: bytes) -> Described:
-    root, path, name, inode, ctime, member, names = marshal.loads(memoryview(value)[8:])
-    return Described(root, path, name, inode, ctime, Member.from_primitives(member), names)
+    root, path, name, inode, ctime, member, *others = marshal.loads(memoryview(value)[8:])
+    return Described(root, path, name, inode, ctime, Member.from_primitives(member), *others)
 
 
 class Describing:
@@ -128,15 +130,15 @@ class Describing:
             link = _link(directory, entry)
         elif kind != DIRECTORY:
             device = source_status(directory, entry).st_rdev if not stat.S_ISFIFO(mode) else 0
-        uid, gid, xattrs = rows.uid[row], rows.gid[row], self._xattrs(directory, entry)
-        if kind == FILE and self._readable.may_refuse(found, row, xattrs):
-            close_read(open_source(directory, entry))
+        uid, gid = rows.uid[row], rows.gid[row]
         member = Member(
             name_in_archive(self._given[root], below), kind, stat.S_IMODE(mode), uid, gid, mtime, size, link, device,
-            xattrs, extents, self._user(uid), self._group(gid),
+            (), extents, self._user(uid), self._group(gid),
         )  # fmt: skip
-        check_headers(member)
-        return Described(root, path, name, rows.inode[row], rows.time("ctime", row), member)
+        member, shortcoming = self._with_xattrs(member, directory, entry)
+        if kind == FILE and (shortcoming or self._readable.may_refuse(found, row, member.xattrs)):
+            close_read(open_source(directory, entry))
+        return Described(root, path, name, rows.inode[row], rows.time("ctime", row), member, (), shortcoming)
 
     def prefix(self, place: Place) -> bytes:
         """What stands before the names of the items of a directory."""
@@ -152,26 +154,31 @@ class Describing:
         """The directory that a root is."""
         member = Member(
             name_in_archive(self._given[root], b"").rstrip(b"/") + b"/", DIRECTORY, stat.S_IMODE(status.st_mode),
-            status.st_uid, status.st_gid, status.st_mtime_ns, xattrs=self._xattrs(directory, b"."),
+            status.st_uid, status.st_gid, status.st_mtime_ns,
             user=self._user(status.st_uid), group=self._group(status.st_gid),
         )  # fmt: skip
-        check_headers(member)
-        return Described(root, b"", b"", status.st_ino, status.st_ctime_ns, member)
+        member, shortcoming = self._with_xattrs(member, directory, b".")
+        return Described(root, b"", b"", status.st_ino, status.st_ctime_ns, member, (), shortcoming)
 
-    def _xattrs(self, directory: int, name: bytes) -> tuple[tuple[str, bytes], ...]:
-        if not (self._preserve.xattr or self._preserve.acl):
-            return ()
+    def _with_xattrs(self, member: Member, directory: int, name: bytes) -> tuple[Member, Plain | None]:
+        """Return the member with the extended attributes and ACLs of the item, and why it lacks some of them.
+
+        Raises ``Problem``.
+        """
+        preserve = self._preserve
+        if member.kind == SYMLINK and not (preserve.xattr or preserve.acl):  # it has no ACL
+            return member, None
         path = b"/proc/self/fd/%d/%b" % (directory, name)
+        xattrs = read_xattrs(path, preserve, follow=False)
+        whole = member._replace(mode=xattrs.mode(member.mode), xattrs=tuple(sorted(xattrs.found)))
         try:
-            names = os.listxattr(path, follow_symlinks=False)
-        except OSError as error:
-            if error.errno in NO_ATTRIBUTES:
-                return ()
-            raise _gone_or("listxattr", error) from error
-        if not names:
-            return ()
-        half_written.refuse(names)
-        return tuple(_values(path, [each for each in sorted(names) if is_copied(each, self._preserve)]))
+            check_headers(whole)
+        except Problem as too_large:
+            acls = dict(xattrs.found)
+            rights = rights_without(acls[ACCESS_ACL]) if ACCESS_ACL in acls else xattrs.rights
+            return member._replace(mode=xattrs._replace(rights=rights).mode(member.mode)), too_large.plain
+        problem = xattrs.problem
+        return whole, None if problem is None else problem.plain
 
 
 def check_headers(member: Member) -> None:
@@ -179,17 +186,6 @@ def check_headers(member: Member) -> None:
     if member.xattrs and (size := records_size(member)) > MOST_HEADERS:
         text = f"its attributes and ACLs take {size:,} bytes of headers; {MOST_HEADERS:,} are possible: see --preserve"
         raise Problem("archive", errno.E2BIG, on_source=True, text=text)
-
-
-def _values(path: bytes, names: Sequence[str]) -> list[tuple[str, bytes]]:
-    found = []
-    for name in names:
-        try:
-            found.append((name, os.getxattr(path, name, follow_symlinks=False)))
-        except OSError as error:
-            if error.errno != errno.ENODATA:  # gone meanwhile
-                raise _gone_or(f"getxattr {name}", error) from error
-    return found
 
 
 def _gone_or(operation: str, error: OSError) -> Problem:
@@ -245,7 +241,7 @@ def as_link(described: Described, first: Described) -> Described:
     """The item as a further name of the ``first``."""
     member = described.member
     linked = member._replace(kind=LINK, size=0, link=first.member.name, xattrs=(), extents=None, device=0)
-    return described._replace(member=linked)
+    return described._replace(member=linked, shortcoming=None)
 
 
 @lru_cache(4096)

@@ -145,7 +145,7 @@ class Gathering(Finding):
         chosen = plain_rows(found, chosen, prefix, owners)
         if doubtful := {*self._rank.own(Readable).doubtful(found, chosen)}:
             chosen = [row for row in chosen if row not in doubtful]
-        if chosen and (self._rank.options.preserve.xattr or self._rank.options.preserve.acl):
+        if chosen:
             packed = found.packed if len(chosen) == len(found) else pack_names(found.names[row] for row in chosen)
             judged = yield from self._rank.done(Bare(found.directory, packed))
             bare = judged.verdicts.rows(Code.DONE)

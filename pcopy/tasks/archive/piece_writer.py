@@ -21,7 +21,7 @@ from pcopy.signature.items import FILE as FILE_TYPE
 from pcopy.signature.items import special_digest, symlink_digest, type_of
 from pcopy.tasks.archive.described import Described, check_described, described_in
 from pcopy.tasks.archive.plain_files import PlainFiles
-from pcopy.tasks.archive.write_chunks import done, incomplete
+from pcopy.tasks.archive.write_chunks import done, incomplete, lacks_metadata
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import HARD_LINK, Action
 from pcopy.tasks.base.hashing import NO_VERSION
@@ -123,6 +123,8 @@ class PieceWriter:
 
     def archived(self, described: Described, digest: bytes) -> None:
         """A small file is there."""
+        if lacks_metadata(self._result, self._at(described), described):
+            return
         self._bytes += described.member.size
         if self._each:
             self._done(described, digest)
@@ -250,6 +252,7 @@ class PieceWriter:
         """An item without contents. Directories count when they are scanned."""
         member = described.member
         if member.kind == DIRECTORY:
+            lacks_metadata(self._result, self._at(described), described)
             return
         if member.kind == LINK:
             if self._each:
@@ -257,6 +260,8 @@ class PieceWriter:
                 self._result.count(counts.HARDLINKS)
             else:
                 self._links += 1
+            return
+        if lacks_metadata(self._result, self._at(described), described):
             return
         if member.kind == FILE:
             if self._each:

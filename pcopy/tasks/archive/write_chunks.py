@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator
 from functools import partial
 
 from pcopy.archive.headers import header_of, stored_size
-from pcopy.archive.member import Member, filled_up
+from pcopy.archive.member import DIRECTORY, Member, filled_up
 from pcopy.fsio.close import close_read
 from pcopy.fsio.contents import cut_short, lent_buffer
 from pcopy.fsio.identity import Identity
@@ -275,8 +275,25 @@ class ArchivedFiles(Ledger[int, ArchivedFile, ChunkWritten]):
         if awaited.problem is not None:
             incomplete(result, place, described, awaited.problem)
             return
+        if lacks_metadata(result, place, described):
+            return
         digest = rank.hashing.chunks(size, awaited.opened.roots) if rank.digests else b""
         done(result, place, described, Known(FILE, size, digest, NO_VERSION))
+
+
+def lacks_metadata(result: Result, place: Place, described: Described) -> bool:
+    """Return True if the archive holds the item without all of its metadata: it counts as failed, not as copied.
+
+    A directory has been counted as copied when it was scanned.
+    """
+    if described.shortcoming is None:
+        return False
+    member = described.member
+    if member.kind == DIRECTORY:
+        result.count(counts.DIRECTORIES, -1)
+    problem = Problem.from_plain(described.shortcoming)
+    result.fail(place, described.name, problem, member.size, retry=Tried.NEVER)
+    return True
 
 
 def done(result: Result, place: Place, described: Described, known: Known) -> None:

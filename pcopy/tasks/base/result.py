@@ -334,13 +334,16 @@ class Result(counts.Counted):
             self.warn(place, name, notice)
         if applied.layout:
             self.other_layout(place, name, applied.layout)
-        rank = self._rank
-        unknown = applied.unknown - rank.told
-        rank.told |= unknown
-        for attribute in unknown:
-            path = shown(rank.shown(place, name, on_source=False))
-            text = f"{attribute} is left out, here and elsewhere: the file system does not know it"
-            self.unknown.append((attribute, f"{path}: {text}"))
+        if applied.unknown:
+            self.unsupported(self._rank.shown(place, name, on_source=False), applied.unknown)
+
+    def unsupported(self, path: bytes, unknown: frozenset[str]) -> None:
+        """Report once what the file system of ``path`` does not support (``Applied.unknown``)."""
+        new = unknown - self._rank.told
+        self._rank.told |= new
+        for what in sorted(new):
+            text = f"{shown(path)}: {what} is left out, here and elsewhere: the file system does not support it"
+            self.unknown.append((what, text))
 
     def other_layout(self, place: Place, name: bytes, why: str) -> None:
         """The item has another layout than the one that was wanted: each counts, the first is told."""

@@ -342,8 +342,9 @@ class Writing:
         if new.shortcoming is not None:
             raise new.shortcoming
         result.count(counts.EXCUSED, applied.excused)
-        path = shown(os.path.join(self._target.path, self._name))
-        result.notices.extend(f"{path}: {notice}, on {self._target.host}" for notice in applied.notices)
+        path = os.path.join(self._target.path, self._name)
+        result.notices.extend(f"{shown(path)}: {notice}, on {self._target.host}" for notice in applied.notices)
+        result.unsupported(path, applied.unknown)
         result.count(counts.FILES)
         result.count(counts.BYTES, size)
 

@@ -59,6 +59,8 @@ class Looking:
         self._bits = bytearray()
         self._kinds = b""
         self._problems: dict[int, Problem] = {}
+        self._unread: set[int] = set()
+        """Rows of which only the attributes could not be compared."""
 
     def look(self) -> Stepwise[None]:
         """Finds out which side has what."""
@@ -128,6 +130,7 @@ class Looking:
             rows = [row for row, bits in enumerate(self._bits) if not bits & TYPE and row not in self._problems]
             if rows:
                 yield from compare_attributes(self._rank, pairs, self._bits, rows, wanted, self._problems)
+                self._unread = self._problems.keys() & set(rows)
         modes = pairs.rows[0].mode
         kinds = {mode: (type_of(mode) or SOCKET)[0] for mode in set(modes)}
         self._kinds = bytes(map(kinds.__getitem__, modes))
@@ -141,6 +144,8 @@ class Looking:
             result.count(counts.of_kind(kind))
             found.add(path, [self._names[row]], [(ONLY_A, ONLY_B)[side]], kind)
         for row, problem in self._problems.items():
+            if row in self._unread and self._kinds[row] == DIRECTORY[0]:  # it counts once more when it was entered
+                result.count(counts.DIRECTORIES, -1)
             failed(result, self._place, int(not problem.on_source), self._named[row], problem)
         read = self._read() if self._rank.options.compare & CONTENT else ()
         rows: Sequence[int] = range(len(self._named))
@@ -190,10 +195,12 @@ class Looking:
         return is_file and not self._bits[row] & (TYPE | CONTENT) and row not in self._problems
 
     def below(self) -> list[tuple[bytes, int, int]]:
-        """The directories that both sides have: names and inodes."""
+        """The directories that both sides have, also those whose attributes cannot be read: names and inodes."""
         ours, theirs = self._pairs.rows
         return [
             (self._named[row], ours.inode[row], theirs.inode[row])
             for row, kind in enumerate(self._kinds)
-            if kind == DIRECTORY[0] and not self._bits[row] & TYPE and row not in self._problems
+            if kind == DIRECTORY[0]
+            and not self._bits[row] & TYPE
+            and (row not in self._problems or row in self._unread)
         ]

@@ -171,7 +171,8 @@ def _finish(task: FinishDir, rank: Rank, result: Result, lost: Problem | None) -
     except Problem as problem:
         if task.counted:
             result.count(counts.DIRECTORIES, 1, place)
-            directory_failed(result, place, problem, task)
+            is_unread = task.attributes is not None and task.attributes.unread
+            directory_failed(result, place, problem, task._replace(attributes=None) if is_unread else task)
         elif task.again and problem.on_source and task.was is not None and result.phase < Phase.SEAL:
             result.spawn(task, phase=Phase.SEAL)  # by then it has been finished first
         elif task.again and problem.on_source and _is_as_it_was(task, rank):

@@ -131,6 +131,7 @@ class Finishes:
         if (
             attributes is None
             or attributes.xattrs
+            or attributes.unread
             or not has_common_times(attributes.atime, attributes.mtime)
             or (finish.counted, finish.entries, finish.again) != (True, -1, False)
             or (above, *mounts) != (around.path, around.source_id.mount, around.target_id.mount)

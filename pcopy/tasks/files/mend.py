@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 
-from pcopy.fsio.attributes import Attributes
+from pcopy.fsio.attributes import Attributes, unread_problem
 from pcopy.fsio.mending import Lacking, has_metadata, lacking, mend, same_xattrs
 from pcopy.fsio.nodes import handle_of
 from pcopy.fsio.preserve import CAP_FOWNER, capable
@@ -52,6 +52,8 @@ def mended(result: Result, name: bytes, present: Existing, attributes: Attribute
         handle, before = handle_of(held), status_of(held)
         lacks = lacking(handle, before, attributes, preserve, window)
         if not lacks.is_needed:
+            if (problem := unread_problem(attributes.unread)) is not None:
+                raise problem
             return present, Action.SKIP
         is_refused = rank.options.dry_run and not capable(CAP_FOWNER) and _gives_way(present, before, lacks)
         if is_refused or not lacks.is_harmless(attributes, before) or before.st_dev != rank.target_device(place):
@@ -62,7 +64,8 @@ def mended(result: Result, name: bytes, present: Existing, attributes: Attribute
         try:
             applied = mend(handle, before, attributes, preserve, lacks)
         except MetadataProblem as problem:
-            if problem.errno in (errno.EPERM, errno.EACCES) and _gives_way(present, before, lacks):
+            is_refused = problem.errno in (errno.EPERM, errno.EACCES) and not problem.on_source
+            if is_refused and _gives_way(present, before, lacks):
                 return None
             raise
         has_changed = status_of(held).st_ctime_ns != before.st_ctime_ns

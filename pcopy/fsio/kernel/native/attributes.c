@@ -72,11 +72,13 @@ static int is_among(const char *wanted, const char *names, ssize_t size)
     return 0;
 }
 
-/* PK_KEEP if it is compared, PK_LEAVE, or 0 if that is not known here. */
-static int what_of(pk_worker *worker, int flags, const char *name)
+/* PK_KEEP if it is compared, PK_LEAVE, or 0 if that is not known here: a copy that does not get the access ACL of its
+ * source has another mode. */
+static int what_of(pk_worker *worker, int flags, const char *name, int is_source)
 {
-    if (!strcmp(name, "system.posix_acl_access") || !strcmp(name, "system.posix_acl_default"))
-        return flags & PK_ACLS ? PK_KEEP : PK_LEAVE;
+    const int is_access = !strcmp(name, "system.posix_acl_access");
+    if (is_access || !strcmp(name, "system.posix_acl_default"))
+        return flags & PK_ACLS ? PK_KEEP : is_access && is_source ? 0 : PK_LEAVE;
     return pk_attribute_of(worker->kernel, name);
 }
 
@@ -101,12 +103,12 @@ int pk_has_same_attributes(pk_worker *worker, int flags, int source, const char 
     if (size < 0 || size_there < 0)
         return 0;
     for (const char *each = names; each < names + size; each += strlen(each) + 1) {
-        const int what = what_of(worker, flags, each);
+        const int what = what_of(worker, flags, each, 1);
         if (what == 0 || (what == PK_KEEP && (!is_among(each, there, size_there) || !has_same_value(ours, theirs, each, follow))))
             return 0;
     }
     for (const char *each = there; each < there + size_there; each += strlen(each) + 1) {
-        const int what = what_of(worker, flags, each);
+        const int what = what_of(worker, flags, each, 0);
         if (what == 0 || (what == PK_KEEP && strcmp(each, "security.selinux") && !is_among(each, names, size)))
             return 0; /* a label is the file system's own affair, where the source has none */
     }
@@ -131,7 +133,7 @@ int pk_bare_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     if (size < 0)
         return PK_DEFERRED;
     for (const char *each = names; each < names + size; each += strlen(each) + 1)
-        if (what_of(worker, batch->flags, each) != PK_LEAVE)
+        if (what_of(worker, batch->flags, each, 1) != PK_LEAVE)
             return PK_DEFERRED;
     return DONE;
 }

@@ -1,0 +1,291 @@
+"""Attributes that one side cannot read, set or know: the item is there with all else, and with no wider rights."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.attributes import ACCESS_ACL, acl
+from tests.support.command import Completed, pcopy, show
+from tests.support.files import write
+from tests.support.oracle import differences
+from tests.support.quirks import quirky
+from tests.support.users import NOBODY, require_root
+
+KERNELS = pytest.mark.parametrize("kernel", ["c", "python"])
+MOMENT = 1_600_000_000
+SIZES = {"small": 10, "below/small": 3000, "below/large": 6 << 20, "below/deeper/small": 1}
+
+Run = Callable[..., Completed]
+
+
+def tree(root: Path) -> None:
+    """Files of all ways of copying, directories, a symbolic link, a FIFO and a hard link; all have the same time."""
+    for name, size in SIZES.items():
+        write(root / name, b"x" * size)
+    os.symlink("small", root / "link")
+    os.mkfifo(root / "below/fifo")
+    os.link(root / "small", root / "below/further")
+    dated(root)
+
+
+def dated(root: Path) -> None:
+    for path in (*root.rglob("*"), root):
+        os.utime(path, (MOMENT, MOMENT), follow_symlinks=False)
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def totals(run: Completed, *, last: bool = False) -> dict[str, Any]:
+    """The JSON object of any program, with 0 for what it does not count; ``last``: it stands behind others."""
+    told: dict[str, Any] = json.loads(run.stdout.splitlines()[-1] if last else run.stdout)
+    return defaultdict(int, told)
+
+
+def by_pcopy(run: Run, source: Path, target: Path) -> Completed:
+    return run("--json", f"{source}/", target)
+
+
+def by_psync(run: Run, source: Path, target: Path) -> Completed:
+    return run("--json", f"{source}/", target, program="psync")
+
+
+def by_ptar(run: Run, source: Path, target: Path) -> Completed:
+    """The archive is unpacked by GNU tar: what ``ptar -c`` has made is told by its own run."""
+    archive = target.parent / "archive.tar"
+    made = run("-c", "--json", "-f", archive, "-C", source, ".", program="ptar")
+    target.mkdir()
+    subprocess.run(["tar", "-x", "-p", "-f", archive, "-C", target], check=True)
+    return made
+
+
+def by_unpacking(run: Run, source: Path, target: Path) -> Completed:
+    archive = target.parent / "archive.tar"
+    subprocess.run(["tar", "-c", "--acls", "--xattrs", "-f", archive, "-C", source, "."], check=True)
+    target.mkdir()
+    return run("-x", "--json", "-f", archive, "-C", target, program="ptar")
+
+
+def by_pbcast(run: Run, source: Path, target: Path) -> Completed:
+    target.mkdir()
+    return run("--json", source / "below/small", source / "below/large", target, program="pbcast")
+
+
+TREES = {"pcopy": by_pcopy, "psync": by_psync, "ptar": by_ptar, "pbcast": by_pbcast}
+WRITERS = {"pcopy": by_pcopy, "psync": by_psync, "unpacking": by_unpacking, "pbcast": by_pbcast}
+
+
+def with_kernel(kernel: str, *wrap: str) -> Run:
+    def run(*words: Any, **options: Any) -> Completed:
+        ranks = None if options.get("program") == "pbcast" else 2
+        return pcopy(*words, ranks=ranks, env={"PCOPY_KERNEL": kernel}, wrap=wrap, **options)
+
+    return run
+
+
+@KERNELS
+@pytest.mark.parametrize("way", TREES)
+@pytest.mark.parametrize("quirk", ["listxattr=E2BIG", "getxattr=EPERM"])
+def test_what_has_unreadable_attributes_is_copied_and_fails(area: Path, quirk: str, way: str, kernel: str) -> None:
+    tree(area / "source")
+    if quirk.startswith("getxattr"):
+        for path in (area / "source/below", area / "source/below/small"):
+            os.setxattr(path, "user.name", b"value")
+            os.utime(path, (MOMENT, MOMENT))
+    with quirky(area / "source", quirk) as source:
+        run = TREES[way](with_kernel(kernel), source, area / "copy")
+    told = totals(run)
+    assert (run.returncode, told["exit_status"]) == (1, 1), show(run)
+    assert told["failed"] > 0, show(run)
+    assert told["found"] == told["failed"] + told["skipped"] + sum(
+        told[kind] for kind in ("files", "directories", "symlinks", "special", "hardlinks")
+    ), show(run)
+    assert quirk.partition("=")[0].encode() in run.stderr, show(run)
+    if way == "pbcast":
+        expected = {name: (area / "source/below" / name).read_bytes() for name in ("small", "large")}
+        assert contents(area / "copy") == expected
+        return
+    assert contents(area / "copy") == contents(area / "source")
+    for name in ("", "below", "below/deeper", "below/small", "below/large", "link", "below/fifo"):
+        one, other = (os.lstat(area / side / name) for side in ("source", "copy"))
+        kind = (one.st_mode, one.st_mtime)
+        assert kind == (other.st_mode, other.st_mtime), name
+
+
+@KERNELS
+def test_comparison_goes_on_below_unreadable_attributes(area: Path, kernel: str) -> None:
+    tree(area / "source")
+    tree(area / "copy")
+    write(area / "source/below/deeper/new", b"x")
+    with quirky(area / "source", "listxattr=EPERM") as source:
+        options = ("--json", "--compare", "size,content,xattr")
+        run = with_kernel(kernel)(*options, source, area / "copy", program="pverify")
+    assert run.returncode == 2, show(run)
+    told = totals(run, last=True)
+    assert (told["found"], told["only_a"], told["common"], told["failed"]) == (11, 1, 0, 10), show(run)
+    assert b"listxattr: Operation not permitted" in run.stderr, show(run)
+
+
+@KERNELS
+@pytest.mark.parametrize("way", WRITERS)
+def test_acl_that_cannot_be_set_leaves_all_else(area: Path, way: str, kernel: str) -> None:
+    """The mode gives the group what its own entry does, not what the mask does."""
+    tree(area / "source")
+    names = ["below/small", "below/large"] + (["below", "below/fifo"] if way != "pbcast" else [])
+    for name in names:
+        path = area / "source" / name
+        mode = 7 if path.is_dir() else 6
+        os.setxattr(path, ACCESS_ACL, acl(mode, 4, 4, {NOBODY: 6}))
+        os.utime(path, (MOMENT, MOMENT))
+    (area / "backing").mkdir()
+    with quirky(area / "backing", "setxattr=EOPNOTSUPP") as mounted:
+        run = WRITERS[way](with_kernel(kernel), area / "source", mounted / "copy")
+        told = totals(run)
+        assert (run.returncode, told["failed"]) == (1, len(names)), show(run)
+        for name in names:
+            status = os.stat(mounted / "copy" / (Path(name).name if way == "pbcast" else name))
+            assert stat.S_IMODE(status.st_mode) == (0o744 if name == "below" else 0o644), name
+            assert status.st_mtime == MOMENT, name
+    assert all(each in contents(area / "source").values() for each in contents(area / "backing/copy").values())
+
+
+@KERNELS
+@pytest.mark.parametrize("words", [("xattr,acl",), ("acl",), ("acl,mode",)])
+def test_copy_without_acl_gives_no_wider_rights(area: Path, words: tuple[str], kernel: str) -> None:
+    tree(area / "source")
+    lent = {"below/small": (4, {NOBODY: 6}), "below/large": (4, {NOBODY: 6}), "below/fifo": (4, {NOBODY: 6})}
+    denied = {"small": (6, {NOBODY: 0})}
+    for name, (group, users) in {**lent, **denied, "below": (4, {NOBODY: 7})}.items():
+        os.setxattr(area / "source" / name, ACCESS_ACL, acl(7 if name == "below" else 6, group, 4, users))
+    run = with_kernel(kernel)("--json", "--no-preserve", *words, f"{area}/source/", area / "copy")
+    assert run.returncode == 0, show(run)
+    modes = {name: stat.S_IMODE(os.stat(area / "copy" / name).st_mode) for name in (*lent, *denied, "below")}
+    assert modes == {**dict.fromkeys(lent, 0o644), "small": 0o600, "below": 0o744}
+
+
+@KERNELS
+def test_mode_that_was_copied_too_wide_is_corrected(area: Path, kernel: str) -> None:
+    write(area / "source/file", b"x")
+    os.setxattr(area / "source/file", ACCESS_ACL, acl(6, 4, 4, {NOBODY: 6}))
+    shutil.copytree(area / "source", area / "copy")
+    os.removexattr(area / "copy/file", ACCESS_ACL)
+    (area / "copy/file").chmod(0o674)
+    run = with_kernel(kernel)("--json", "--no-preserve", "acl", f"{area}/source/", area / "copy", program="psync")
+    assert run.returncode == 0, show(run)
+    assert stat.S_IMODE(os.stat(area / "copy/file").st_mode) == 0o644
+
+
+@KERNELS
+@pytest.mark.parametrize("way", ["pcopy", "psync", "pbcast"])
+@pytest.mark.parametrize("name", ["com.apple.FinderInfo", "gpfs.WinAttrs"])
+def test_attribute_of_another_system_is_one_warning(area: Path, name: str, way: str, kernel: str) -> None:
+    tree(area / "source")
+    with quirky(area / "source", f"foreign={name}") as source:
+        run = WRITERS[way](with_kernel(kernel), source, area / "copy")
+    told = totals(run)
+    assert (run.returncode, told["failed"], told["warnings"]) == (0, 0, int(way != "pbcast")), show(run)
+    assert told["excused"] == told["files"] + told["directories"] + told["symlinks"] + told["special"], show(run)
+    assert run.stderr.count(name.encode()) == 1, show(run)
+    if way != "pbcast":
+        assert differences(area / "source", area / "copy") == []
+
+
+@KERNELS
+@pytest.mark.parametrize("quirk", ["fixed_mode=0755", "fixed_owner=65534"])
+def test_nodes_arrive_where_modes_or_owners_are_made_up(area: Path, quirk: str, kernel: str) -> None:
+    require_root("make devices")
+    (area / "source").mkdir()
+    os.mkfifo(area / "source/fifo")
+    os.mknod(area / "source/socket", stat.S_IFSOCK | 0o600)
+    os.mknod(area / "source/device", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    (area / "backing").mkdir()
+    with quirky(area / "backing", quirk) as mounted:
+        run = with_kernel(kernel)("--json", f"{area}/source/", mounted / "copy")
+        assert (run.returncode, totals(run)["special"]) == (0, 3), show(run)
+    kinds = {path.name: stat.S_IFMT(os.lstat(path).st_mode) for path in (area / "backing/copy").iterdir()}
+    assert kinds == {"fifo": stat.S_IFIFO, "socket": stat.S_IFSOCK, "device": stat.S_IFCHR}
+
+
+@KERNELS
+def test_times_of_links_that_cannot_be_set_are_one_warning(area: Path, kernel: str) -> None:
+    (area / "source").mkdir()
+    for name in ("one", "two", "three"):
+        os.symlink("nowhere", area / "source" / name)
+    (area / "backing").mkdir()
+    with quirky(area / "backing", "utimens=EOPNOTSUPP") as mounted:
+        run = with_kernel(kernel)("--json", f"{area}/source/", mounted / "copy")
+    told = totals(run)
+    assert (told["symlinks"], told["excused"], told["warnings"], told["failed"]) == (3, 3, 1, 1), show(run)
+    assert run.stderr.count(b"symbolic links is left out") == 1, show(run)
+
+
+@KERNELS
+@pytest.mark.parametrize("program", ["psync", "pcopy"])
+def test_second_run_changes_no_ctime(area: Path, program: str, kernel: str) -> None:
+    """FUSE has no files without a name, as NFS and CIFS have none."""
+    tree(area / "source")
+    os.setxattr(area / "source/below", ACCESS_ACL, acl(7, 4, 4, {NOBODY: 6}))
+    dated(area / "source")
+    (area / "backing").mkdir()
+    with quirky(area / "backing", "setxattr=EOPNOTSUPP") as mounted:
+        policy = ("--existing", "changed") if program == "pcopy" else ()
+        words = ("--json", *policy, f"{area}/source/", mounted / "copy")
+        ctimes = []
+        for _ in range(2):
+            run = with_kernel(kernel)(*words, program=program)
+            assert run.returncode == 1, show(run)
+            paths = sorted((mounted / "copy", *(mounted / "copy").rglob("*")))
+            ctimes.append({path: os.lstat(path).st_ctime_ns for path in paths})
+    assert ctimes[0] == ctimes[1]
+
+
+IN_NAMESPACE = ("unshare", "--user", "--mount", "--map-root-user")
+
+
+@KERNELS
+@pytest.mark.parametrize("way", WRITERS)
+def test_ids_that_a_user_namespace_lacks_are_excused(area: Path, way: str, kernel: str) -> None:
+    require_root("give files to others")
+    tree(area / "source")
+    for path in (area / "source").rglob("*"):
+        os.chown(path, 1234, 0, follow_symlinks=False)
+    dated(area / "source")
+    run = with_kernel(kernel, *IN_NAMESPACE)
+    done = WRITERS[way](run, area / "source", area / "copy")
+    told = totals(done)
+    assert (done.returncode, told["failed"]) == (0, 0), show(done)
+    assert told["excused"] == (2 if way == "pbcast" else 8), show(done)
+    if way != "pbcast":
+        assert differences(area / "source", area / "copy", ownership=False) == []
+    if way == "psync":
+        before = {path: os.lstat(path).st_ctime_ns for path in (area / "copy").rglob("*")}
+        again = by_psync(run, area / "source", area / "copy")
+        assert (again.returncode, totals(again)["mended"]) == (0, 0), show(again)
+        assert before == {path: os.lstat(path).st_ctime_ns for path in (area / "copy").rglob("*")}
+
+
+@KERNELS
+def test_owner_is_given_below_fakeroot(area: Path, kernel: str) -> None:
+    require_root("drop capabilities")
+    if shutil.which("fakeroot") is None:
+        pytest.skip("there is no fakeroot here")
+    tree(area / "source")
+    wrap = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "fakeroot", "-s", str(area / "owners"))
+    words = ("--json", "--chown", "1234:77", f"{area}/source/", area / "copy")
+    run = pcopy(*words, ranks=2, env={"PCOPY_KERNEL": kernel}, wrap=wrap)
+    assert (run.returncode, totals(run)["failed"]) == (0, 0), show(run)
+    paths = map(str, (area / "copy").rglob("*"))
+    asked = ["fakeroot", "-i", str(area / "owners"), "stat", "-c", "%u:%g", *paths]
+    owners = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split()
+    assert set(owners) == {"1234:77"}
