@@ -10,10 +10,12 @@ import subprocess
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pcopy.jobs import lifecycle
 from tests.support.attributes import ACCESS_ACL, acl
 from tests.support.command import Completed, pcopy, show
 from tests.support.files import write
@@ -232,7 +234,7 @@ def test_times_of_links_that_cannot_be_set_are_one_warning(area: Path, kernel: s
 
 @KERNELS
 @pytest.mark.parametrize("program", ["psync", "pcopy"])
-def test_second_run_changes_no_ctime(area: Path, program: str, kernel: str) -> None:
+def test_second_run_changes_no_ctime_below_the_destination(area: Path, program: str, kernel: str) -> None:
     """FUSE has no files without a name, as NFS and CIFS have none."""
     tree(area / "source")
     os.setxattr(area / "source/below", ACCESS_ACL, acl(7, 4, 4, {NOBODY: 6}))
@@ -245,9 +247,18 @@ def test_second_run_changes_no_ctime(area: Path, program: str, kernel: str) -> N
         for _ in range(2):
             run = with_kernel(kernel)(*words, program=program)
             assert run.returncode == 1, show(run)
-            paths = sorted((mounted / "copy", *(mounted / "copy").rglob("*")))
-            ctimes.append({path: os.lstat(path).st_ctime_ns for path in paths})
+            ctimes.append({path: os.lstat(path).st_ctime_ns for path in (mounted / "copy").rglob("*")})
     assert ctimes[0] == ctimes[1]
+
+
+def test_clock_of_the_destination_is_asked_beside_it(area: Path) -> None:
+    (area / "backing/copy").mkdir(parents=True)
+    with quirky(area / "backing") as mounted:
+        before = os.stat(mounted / "copy").st_ctime_ns
+        root = SimpleNamespace(target=os.fsencode(mounted / "copy"))
+        job: Any = SimpleNamespace(options=SimpleNamespace(sequential=False), roots=[root], name="job")
+        assert lifecycle._destination_time(job) >= before
+        assert os.stat(mounted / "copy").st_ctime_ns == before
 
 
 IN_NAMESPACE = ("unshare", "--user", "--mount", "--map-root-user")
