@@ -127,6 +127,16 @@ FUSE = 0x65735546
 """The f_type of file systems on FUSE."""
 
 
+def free_bytes(there: os.statvfs_result, *, reserved: bool = False) -> int:
+    """Return the bytes that are left; ``reserved``: with those that only root may use.
+
+    Raises ``OSError`` if the file system reports that it has no blocks at all: its size is unknown, and it is not full.
+    """
+    if not there.f_blocks:
+        raise OSError(errno.ENODATA, "the file system does not report its size")
+    return (there.f_bfree if reserved else there.f_bavail) * there.f_frsize
+
+
 def type_of_file_system(descriptor: int) -> int:
     """Return the f_type of statfs(2); FUSE's where statfs is not implemented, since only a FUSE server may lack it."""
     buffer = _buffer(_STATFS_BYTES)

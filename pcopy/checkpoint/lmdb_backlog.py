@@ -19,7 +19,7 @@ import lmdb
 
 from pcopy.engine.backlog import FRAME_BYTES, Backlog
 from pcopy.fsio.named_file import held_directory
-from pcopy.fsio.room import free_bytes
+from pcopy.libc import free_bytes
 from pcopy.text import harmless, shown
 
 FIRST_MAP = 64 << 20

@@ -16,8 +16,7 @@ from pcopy.errors import Refused
 from pcopy.fsio.existing import Decision, decide
 from pcopy.fsio.kernel.interface import SMALL_FILE
 from pcopy.fsio.preserve import CAP_SYS_RESOURCE, capable
-from pcopy.fsio.room import free_bytes
-from pcopy.libc import type_of_file_system
+from pcopy.libc import free_bytes, type_of_file_system
 from pcopy.named import NamedTuple
 from pcopy.tasks.base.job import InFront, Options, Root, Sink, Totals
 from pcopy.text import shown

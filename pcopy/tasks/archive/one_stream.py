@@ -17,9 +17,9 @@ from functools import partial
 
 from pcopy.fsio.patience import patiently
 from pcopy.fsio.problem import Problem, failing
-from pcopy.fsio.room import free_bytes
 from pcopy.fsio.seekable_zstd import TrailingGarbage, read_frames
 from pcopy.fsio.source import status_of
+from pcopy.libc import free_bytes
 
 MAGICS = {
     b"\x28\xb5\x2f\xfd": "zstd",

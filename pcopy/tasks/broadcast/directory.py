@@ -16,9 +16,9 @@ from contextlib import suppress
 from pcopy.beside import done_beside
 from pcopy.fsio.close import let_go
 from pcopy.fsio.problem import Problem, failing
-from pcopy.fsio.room import free_bytes
 from pcopy.fsio.temporary import create, remove
 from pcopy.fsio.ways import is_ordinary
+from pcopy.libc import free_bytes
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Kind, Note, Steps
 from pcopy.tasks.base.rank import Rank
