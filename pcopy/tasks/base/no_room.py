@@ -35,7 +35,7 @@ _ATTRIBUTES = struct.Struct("=12xI12x")
 _NEEDS_NO_DATA = frozenset(("create", "mkdir", "mknod", "symlink", "link"))
 
 
-class Refused(NamedTuple):
+class Charged(NamedTuple):
     """To what an item was charged that found no room: the directory, or its project if it has one, and the owner.
 
     ``directory`` is a number of a root and a path; both are empty for an item of a project.
@@ -46,7 +46,7 @@ class Refused(NamedTuple):
     owner: tuple[int, int]
 
 
-def refused(place: Place, directory: int) -> Refused:
+def charged_to(place: Place, directory: int) -> Charged:
     """Return to what new items in the open target directory ``place`` are charged."""
     group, project = os.getegid(), 0
     with suppress(OSError):
@@ -54,7 +54,7 @@ def refused(place: Place, directory: int) -> Refused:
         group = status.st_gid if status.st_mode & 0o2000 else group
         (project,) = _ATTRIBUTES.unpack(ioctl(directory, _GET_ATTRIBUTES, bytes(_ATTRIBUTES.size)))
     owner = os.geteuid(), group
-    return Refused((-1, b""), project, owner) if project else Refused((place.root, place.path), 0, owner)
+    return Charged((-1, b""), project, owner) if project else Charged((place.root, place.path), 0, owner)
 
 
 def what_lacks(problem: Problem, file_system: int, size: int) -> str:
@@ -75,14 +75,14 @@ def what_lacks(problem: Problem, file_system: int, size: int) -> str:
     return "no inode is free" if found.f_files and not found.f_favail else ""
 
 
-def where(place: Refused, shown_path: bytes) -> str:
+def where(place: Charged, shown_path: bytes) -> str:
     """Return in words to what an item was charged."""
     if place.project:
         return f"project {place.project}"
     return f"directory {shown(os.path.dirname(shown_path))}"
 
 
-def why_to_stop(in_a_row: tuple[Refused, ...], lacks: str, last: str) -> str:
+def why_to_stop(in_a_row: tuple[Charged, ...], lacks: str, last: str) -> str:
     """Return why the job stops after failures for want of room ``in_a_row``, the newest last; empty if it goes on."""
     if lacks:
         return lacks

@@ -75,7 +75,7 @@ class Running:
     """What a rank has to know of a task while that runs: others may run while it waits.
 
     ``full`` are the failures for want of room since something was written: the errno of each, and to what it was
-    charged (``pcopy.tasks.base.no_room.Refused``). What is ``held`` stays open.
+    charged (``pcopy.tasks.base.no_room.Charged``). What is ``held`` stays open.
     """
 
     __slots__ = ("changed", "full", "has_written", "held", "phase", "task")
@@ -362,7 +362,7 @@ class Rank(BothSides):
             if self.target_device(place) != status_of(file_system).st_dev:
                 file_system = directory
         lacks = no_room.what_lacks(problem, file_system, size)
-        charged = no_room.refused(place, directory)
+        charged = no_room.charged_to(place, directory)
         self.running.full += ((problem.errno, charged),)
         in_a_row = tuple(each for number, each in self._full_in_a_row() if number != errno.EROFS)
         where = no_room.where(charged, self.shown(place, name, on_source=False))
