@@ -55,13 +55,14 @@ def list_archive(arguments: ArchiveArguments) -> int:
     try:
         source = StreamReader(descriptor, stream.program) if stream else ArchiveContents(descriptor, path)
         lacking = listing.go_through(source.read)
-        is_stream = isinstance(source, StreamReader)
-        if is_stream:
+        check = None
+        if isinstance(source, StreamReader):
             source.check_rest()
             if source.garbage:
                 listing.is_wrong(source.garbage)
-        incomplete = listed_as_incomplete(source.read, source.size)
-        listing.end(lacking, incomplete, None if is_stream else source.check)
+        else:
+            check = source.check
+        listing.end(lacking, listed_as_incomplete(source.read, source.size), check)
     except Problem as problem:
         listing.is_wrong(f"{problem.operation}: {problem.strerror}; what follows is not read")
     except HINDRANCES as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.archives import MIB, ptar
-from tests.support.command import show
+from tests.support.command import Argument, show
 from tests.support.filesystems import mounted
 from tests.support.interrupted_archives import left
 
@@ -64,7 +64,7 @@ def test_full_file_system_keeps_what_was_archived(
     with mounted(kind, tmp_path, SIZES[kind]) as place:
         fill(place, kind)
         archive = place / "a.tar"
-        line = ("-c", "-f", archive, *words, "tree")
+        line: tuple[Argument, ...] = ("-c", "-f", archive, *words, "tree")
         done = ptar(*line, ranks=ranks, cwd=tmp_path)
         assert done.returncode == 75, show(done)
         assert b"the archive cannot be written: write: No space left on device" in done.stderr, show(done)
@@ -85,7 +85,7 @@ def test_full_file_system_keeps_what_was_archived(
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_no_records_are_left_on_btrfs(tree: Path, tmp_path: Path, ranks: int) -> None:
     with mounted("btrfs", tmp_path, SIZES["btrfs"]) as place:
-        line = ("-c", "-q", "--checkpoint-interval", "0.00001", "-f", place / "a.tar", "tree")
+        line: tuple[Argument, ...] = ("-c", "-q", "--checkpoint-interval", "0.00001", "-f", place / "a.tar", "tree")
         done = ptar(*line, ranks=ranks, cwd=tmp_path)
         assert (done.returncode, done.stderr) == (0, b""), show(done)
         assert left(place) == []

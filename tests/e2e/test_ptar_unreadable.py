@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.archives import MIB, ptar
-from tests.support.command import Completed, show
+from tests.support.command import Argument, Completed, show
 from tests.support.faults import READS, Fault
 from tests.support.users import NOBODY, require_root
 
@@ -49,7 +49,7 @@ def with_unreadable(tree: Path, victim: str, *words: str, ranks: int = 1, kernel
     archive = tree.parent / "a.tar"
     fault = Fault(tree.parent / "log", READS, tree / victim, "EIO", when)
     env = {"PCOPY_KERNEL": kernel}
-    line = ("-c", "-f", archive, *words, "tree")
+    line: tuple[Argument, ...] = ("-c", "-f", archive, *words, "tree")
     done = ptar(*line, ranks=ranks, cwd=tree.parent, env=env, wrap=fault.wrap())
     fault.check()
     assert done.returncode == 1, show(done)

@@ -42,7 +42,7 @@ def test_parts_of_a_sparse_file_are_divided_by_its_data(seed: int) -> None:
     expected = [(first + at, number) for number, (first, at) in enumerate(
         (first, at) for first, length in extents for at in range(length)
     )]  # fmt: skip
-    found = []
+    found: list[tuple[int, int]] = []
     for start, end in parts:
         stored = 0
         for first, after, at in stretches(member, start, end):

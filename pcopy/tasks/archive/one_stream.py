@@ -147,7 +147,7 @@ class StreamReader:
         try:
             yield from contents_of(self._descriptor, self._program)
         except TrailingGarbage as garbage:
-            self.garbage = garbage.strerror
+            self.garbage = garbage.strerror or ""
 
     def read(self, offset: int, size: int) -> bytes:
         """As ``pcopy.archive.reader.Read``; raises ``Problem``."""
