@@ -17,8 +17,8 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 
 from pcopy.fsio.close import entries_of, held_open, let_go
-from pcopy.fsio.identity import Identity, Likeness, mark_of
-from pcopy.fsio.mounted import Mounted, MountRoot
+from pcopy.fsio.identity import FUSE, OVERLAY, Identity, Likeness, lies_on, mark_of
+from pcopy.fsio.mounted import Mounted, MountRoot, mount_number
 from pcopy.fsio.mounts import Followed, Mounts
 from pcopy.fsio.patience import patiently
 from pcopy.fsio.problem import Problem, failing
@@ -216,6 +216,8 @@ class Directories:
         self._on_source = on_source
         self._flags = _FLAGS if followed is None else _FLAGS & ~os.O_NOFOLLOW
         self._kept = kept if kept is not None else OpenDirectories()
+        self._inodes_differ: set[int | None] = set()
+        """The st_dev of file systems whose listings show other inode numbers than stat(2)."""
         self.keeps_atime = on_source
         """Are they opened to be listed, without a change of their access times where that is allowed?"""
 
@@ -326,6 +328,49 @@ class Directories:
         """
         descriptor, identity = self._entry(path)
         return identity if made else identity._replace(mark=mark_of(descriptor, made=False))
+
+    def listed_identity(self, path: bytes, inode: int, around: int) -> Identity:
+        """Return the identity of the directory ``path``, which the directory above it has listed with ``inode``.
+
+        ``around`` is the mount code of the directory above. What is mounted at ``path`` is returned as it is.
+        Raises ``Problem``, with ESTALE if another directory has taken the name since it was listed. Where listings show
+        other inode numbers than stat(2), whichever directory has the name is returned.
+        """
+        identity = self.identity(path)
+        is_plain = identity.inode == inode or identity.mount != around or path in self.mounted
+        if not (is_plain or self._is_mount(path) or self._lists_other_inodes(path, inode)):
+            self.forget(path)
+            raise Problem("open", errno.ESTALE, on_source=self._on_source, text="the directory was replaced meanwhile")
+        return identity
+
+    def _is_mount(self, path: bytes) -> bool:
+        """True if ``path`` lies on another mount than the directory above it, perhaps of the same file system."""
+        with failing("statx", on_source=self._on_source):
+            return mount_number(self._entry(path)[0]) != mount_number(self._entry(path.rpartition(b"/")[0])[0])
+
+    def _lists_other_inodes(self, path: bytes, inode: int) -> bool:
+        """True if listings show other inode numbers than stat(2) where ``path`` lies, which was listed with ``inode``
+        and has another number.
+
+        On FUSE and on overlays they may. Elsewhere (file systems that a server exports) they do if the name is still
+        listed with ``inode``. The answer is kept per file system; ordinary ones are never examined.
+        """
+        above, _, name = path.rpartition(b"/")
+        around, identity = self._entry(above)
+        device = self.mounts.device(identity.mount)
+        if device in self._inodes_differ:
+            return True
+        differ = lies_on(FUSE, around) or lies_on(OVERLAY, around)
+        if not differ:
+            with (
+                failing("readdir", on_source=self._on_source),
+                held_open(self._enter(around, b".")) as listed,
+                entries_of(listed) as entries,
+            ):
+                differ = any(os.fsencode(each.name) == name and each.inode() == inode for each in entries)
+        if differ:
+            self._inodes_differ.add(device)
+        return differ
 
     def above(self, path: bytes) -> Iterator[tuple[bytes, Identity]]:
         """All directories above ``path``, from the base on, with their identities; raises ``Problem``."""

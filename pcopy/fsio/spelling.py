@@ -31,18 +31,24 @@ class Spellings:
         if identity == self._directory and name in self._names:
             return []
         with failing("readdir"), entries_of(directory) as entries:
-            found = [(os.fsencode(entry.name), entry.inode()) for entry in entries]
-        self._directory, self._names = identity, frozenset(spelled for spelled, _ in found)
-        return [] if name in self._names else [spelled for spelled, inode in found if inode == present.st_ino]
+            self._names = frozenset(os.fsencode(entry.name) for entry in entries)
+        self._directory = identity
+        if name in self._names:
+            return []
+        folded = fold(name)
+        return [other for other in self._names if fold(other) == folded and _leads_to(directory, other, present)]
 
 
 def answers_to_another(directory: int, name: bytes, present: os.stat_result) -> bool:
     """Does another spelling of ``name`` lead to the same item?"""
-    for other in _spellings(name):
-        with suppress(OSError):  # it does not
-            status = os.stat(other, dir_fd=directory, follow_symlinks=False)
-            if (status.st_dev, status.st_ino) == (present.st_dev, present.st_ino):
-                return True
+    return any(_leads_to(directory, other, present) for other in _spellings(name))
+
+
+def _leads_to(directory: int, name: bytes, present: os.stat_result) -> bool:
+    """Return True if ``name`` is a name of the item ``present``; a listing may show another inode number for it."""
+    with suppress(OSError):  # there is no such name
+        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        return (status.st_dev, status.st_ino) == (present.st_dev, present.st_ino)
     return False
 
 

@@ -222,9 +222,11 @@ def _enter(rank: Rank, result: Result, place: Place) -> _Sides | None:
 
 def _identified(rank: Rank, place: Place) -> Place:
     """With the identities of what is there, as far as they are not known; raises ``Problem``."""
-    target_id = place.target_id
+    targets, path, target_id = rank.targets[place.root], rank.below_target(place.root, place.path), place.target_id
     if target_id == NOWHERE:
-        target_id = rank.targets[place.root].identity(rank.below_target(place.root, place.path))
+        target_id = targets.identity(path)
+    elif place.path and not target_id.mark:  # its inode number is that of a listing
+        target_id = targets.listed_identity(path, target_id.inode, target_id.mount)
     return place._replace(source_id=rank.sources[place.root].identity(place.path), target_id=target_id)
 
 

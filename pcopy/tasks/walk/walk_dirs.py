@@ -212,11 +212,7 @@ class _Walk(ToEnter):
         path = around.path + b"/" + name if around.path else name
         sources, below = rank.sources[around.root], around
         try:
-            identity = sources.identity(path)
-            is_mount = identity.mount != around.source_id.mount or path in sources.mounted
-            if identity.inode != inode and not is_mount:
-                sources.forget(path)
-                raise Problem("open", errno.ESTALE, on_source=True, text="the directory was replaced meanwhile")
+            identity = sources.listed_identity(path, inode, around.source_id.mount)
             below = Place(around.root, path, identity, NOWHERE, False, False)
         except Problem as problem:
             self._result.count(counts.UNSCANNED, -1)
