@@ -20,7 +20,7 @@ from enum import Enum
 
 from pcopy import libc
 from pcopy.fsio.close import let_go
-from pcopy.fsio.problem import Problem
+from pcopy.fsio.problem import LINK_REFUSALS, Problem
 from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import create, is_undressed, remove
 
@@ -28,7 +28,6 @@ _LINK = -1
 """Stands for link(2) among the flags of renameat2(2)."""
 
 _UNKNOWN = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 class Given(Enum):
@@ -172,7 +171,7 @@ def _give_by_link(directory: int, temporary: bytes, name: bytes) -> bool:
     except (FileExistsError, FileNotFoundError):
         raise
     except OSError as error:
-        if error.errno in _NO_LINKS:
+        if error.errno in LINK_REFUSALS:
             return False
         raise Problem.of("link", error) from error
     remove(directory, temporary)  # it may have gone: the call may have been sent twice

@@ -17,6 +17,14 @@ REPLACED = "something else was put in its place meanwhile"
 EXCHANGED = "another item took its name after it was examined: that one is not changed"
 
 
+LINK_REFUSALS = frozenset((errno.EXDEV, errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK))
+"""Errors of link(2) after which a copy has to take the place of a further name.
+
+EXDEV: the directories are of two XFS projects, subvolumes or bind mounts of one file system. EMLINK: the inode has as
+many names as the file system allows. The others: the file system makes no hard links, or not of this item.
+"""
+
+
 class Problem(OSError):
     """An ``OSError`` that knows its operation and the side (source or target) that it concerns.
 

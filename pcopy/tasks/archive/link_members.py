@@ -5,23 +5,27 @@ from __future__ import annotations
 import errno
 import marshal
 import os
+import stat
 import time
 from contextlib import suppress
 
 from pcopy.archive.member import safe_path
-from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.problem import LINK_REFUSALS, Problem
 from pcopy.fsio.temporary import put_in_place, remove
 from pcopy.tasks.archive.opened import OpenArchive
 from pcopy.tasks.archive.to_unpack import ToUnpack, place_of
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import HARD_LINK, Action
+from pcopy.tasks.base.hashing import NO_VERSION, kind_of
 from pcopy.tasks.base.kind import Kind
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Result, Tried
+from pcopy.tasks.base.values import Known
 from pcopy.tasks.files.existing import look, name_to_make
 
 _LONG = 0.02
 """Seconds after which the rest is left to a further task."""
+_NOT_LINKED = "the file system refuses this hard link: the name is a copy of its own"
 
 
 class LinkMembers(Kind, code=147, doing="making hard links", is_note=False):
@@ -43,16 +47,27 @@ class LinkMembers(Kind, code=147, doing="making hard links", is_note=False):
             each = ToUnpack.unpacked(value)
             place = place_of(each.path)
             try:
-                _link(rank, each)
+                copied = _link(rank, each)
             except Problem as problem:
                 result.fail(place, each.name, problem, retry=Tried.NEVER)
             else:
-                result.count(counts.HARDLINKS)
-                result.items.did(Action.COPY, place, each.name, HARD_LINK)
+                if copied is None:
+                    result.count(counts.HARDLINKS)
+                    result.items.did(Action.COPY, place, each.name, HARD_LINK)
+                else:
+                    result.warn_once(place, each.name, _NOT_LINKED)
+                    known = Known(kind_of(copied), _size_of(copied), b"", NO_VERSION)
+                    result.copied(place, each.name, known, alone=False)
 
 
-def _link(rank: Rank, each: ToUnpack) -> None:
-    """Raises ``Problem``."""
+def _size_of(status: os.stat_result) -> int:
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
+
+
+def _link(rank: Rank, each: ToUnpack) -> os.stat_result | None:
+    """Return None if the link was made, or was there; the status of the item if a copy was made in its place, since the
+    file system refuses the link. Raises ``Problem``.
+    """
     first = safe_path(each.member.link)
     targets = rank.targets[0]
     around, _, name = first.rpartition(b"/")
@@ -65,15 +80,30 @@ def _link(rank: Rank, each: ToUnpack) -> None:
         raise Problem("link", errno.ENOENT, text=each.trouble)
     present = look(directory, each.name)
     if present is not None and (present.st_dev, present.st_ino) == (there.st_dev, there.st_ino):
-        return
+        return None
     rank.own(OpenArchive).spare(present)
     made_as = each.name if present is None else name_to_make(rank, directory, each.name, present)
-    with failing("link"):
-        os.link(name, made_as, src_dir_fd=source, dst_dir_fd=directory, follow_symlinks=False)
+    copied = _link_or_copy(rank, source, name, there, directory, made_as)
     if made_as != each.name:
         try:
-            put_in_place(directory, made_as, each.name, there.st_ino)
+            put_in_place(directory, made_as, each.name, there.st_ino if copied is None else copied)
         except Problem:
             with suppress(Problem):
                 remove(directory, made_as)
             raise
+    return None if copied is None else there
+
+
+def _link_or_copy(
+    rank: Rank, source: int, name: bytes, there: os.stat_result, directory: int, made_as: bytes
+) -> int | None:
+    """Make ``made_as``, which is free, a link to the item ``there``; or a copy, whose inode number is returned."""
+    try:
+        os.link(name, made_as, src_dir_fd=source, dst_dir_fd=directory, follow_symlinks=False)
+        return None
+    except OSError as error:
+        if error.errno not in LINK_REFUSALS or stat.S_ISDIR(there.st_mode):  # of which no link can be made
+            raise Problem.of("link", error) from error
+    from pcopy.tasks.files.second_copy import copy_item
+
+    return copy_item(rank, source, name, there, directory, made_as)

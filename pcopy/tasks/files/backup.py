@@ -1,7 +1,8 @@
 """What is replaced or deleted is kept below another directory of the same file system (``--backup``).
 
 It gets a further name there, at the same path below DST, and loses its own when it is replaced or removed: at no moment
-has it none. Where a file system has no hard links it is moved there before. Rules:
+has it none. Where a file system refuses the hard link it is moved there before; where it refuses that, it is copied.
+Rules:
 - Nothing in that directory is ever replaced: if a name is taken, ``.~1~`` and so on follow it. A killed run may have
   given the name to this very item: then that is it.
 - Nobody else may put anything there: the directory itself is ours, and only we may write to it.
@@ -22,7 +23,7 @@ from contextlib import suppress
 from pcopy import libc
 from pcopy.fsio.attributes import apply_attributes, read_attributes
 from pcopy.fsio.close import held_open, let_go
-from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.problem import LINK_REFUSALS, Problem, failing
 from pcopy.fsio.source import status_of
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import Place
@@ -31,7 +32,6 @@ _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONB
 _ON_THE_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPENED = 16
 """Directories that are kept open: what is replaced in one comes together, as a rule."""
-_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _MOST = 1 << 20
 """The greatest number that is tried for one name: then it fails."""
 _LONGEST = 255
@@ -66,25 +66,39 @@ class Backup:
             except FileExistsError:
                 pass
             except OSError as error:
-                if error.errno not in _NO_LINKS:
+                if error.errno not in LINK_REFUSALS:
                     raise Problem.of("link", error) from error
-                if self._move(directory, name, to, kept):
-                    return True
+                is_moved = self._move(directory, name, to, kept, status)
+                if is_moved is not None:
+                    return is_moved
             there = _look(to, kept)
             if there is not None and is_it(there):
                 return False
             kept = _with_number(name, _free_number(to, name, is_it))
         raise Problem("link", errno.EEXIST)
 
-    def _move(self, directory: int, name: bytes, to: int, kept: bytes) -> bool:
-        """False if the name is taken; raises ``Problem``."""
+    def _move(self, directory: int, name: bytes, to: int, kept: bytes, status: os.stat_result) -> bool | None:
+        """Move the item, or copy it where that is refused, too (EXDEV: another project, subvolume or mount).
+
+        Return True if it was moved, False if it was copied, None if the name ``kept`` is taken. Raises ``Problem``.
+        """
         try:
             libc.renameat2(directory, name, kept, libc.RENAME_NOREPLACE, to)
+            return True
         except FileExistsError:
-            return False
+            return None
         except OSError as error:
-            raise Problem.of("rename", error) from error
-        return True
+            if error.errno != errno.EXDEV:
+                raise Problem.of("rename", error) from error
+        from pcopy.tasks.files.second_copy import copy_item
+
+        try:
+            copy_item(self._rank, directory, name, status, to, kept)
+        except Problem as problem:
+            if problem.errno == errno.EEXIST:
+                return None
+            raise
+        return False
 
     def keep_directory(self, place: Place, directory: int) -> None:
         """A directory that is deleted, and is empty by now: the one with what was in it gets its metadata. Raises

@@ -17,7 +17,7 @@ from pcopy.fsio.identity import Identity
 from pcopy.fsio.new_file import give_name
 from pcopy.fsio.nodes import handle_of
 from pcopy.fsio.patience import INTERRUPTED, patiently
-from pcopy.fsio.problem import MetadataProblem, Problem, failing
+from pcopy.fsio.problem import LINK_REFUSALS, MetadataProblem, Problem, failing
 from pcopy.fsio.source import Version, status_of
 from pcopy.fsio.temporary import remove
 from pcopy.tasks.base import counts
@@ -34,6 +34,12 @@ from pcopy.tasks.files.existing import Existing, hold_copy, look, may_be_marked,
 from pcopy.tasks.files.naming import Naming, discard
 from pcopy.tasks.links.copy_anew import anew, looked_at
 from pcopy.tasks.verify.read_items import read_too, skipped
+
+_FULL_INODE = "its inode can take no more links: further names of it are linked to a second copy"
+NOT_LINKED = (
+    "the file system refuses this hard link: the name is a copy of its own"
+    " (--no-preserve links makes such copies without a warning)"
+)
 
 
 class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
@@ -84,9 +90,11 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
                 why = "has been replaced since it was copied: further names are copied again"
             else:
                 lost = problem
-        if why:
-            self._copy_again(result, others, why)
+        if why and others:
+            result.warn(*first, why)
+            self._copy_again(result, others)
             others = []
+        refused: list[tuple[Place, bytes]] = []
         with nullcontext() if held < 0 else held_open(held):
             for index, (place, name) in enumerate(others):
                 try:
@@ -95,16 +103,22 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
                     if self._link(rank, result, held, before, place, name):
                         linked.append((place, name))
                 except Problem as problem:
-                    if problem.errno == errno.EMLINK:  # full up: a second copy takes the others
-                        why = "its inode can take no more links: further names of it are linked to a second copy"
-                        self._copy_again(result, others[index:], why)
-                        break
-                    if failed:
+                    if problem.operation == "link" and problem.errno in LINK_REFUSALS:
+                        refused.append((place, name))
+                        if problem.errno == errno.EMLINK:
+                            refused, why = others[index:], _FULL_INODE
+                            break
+                    elif failed:
                         failed.append((place, name, problem.plain))
                     else:
                         alone = self._replace(item=self.item._replace(names=(first, (place, name))), more=True)
                         result.fail(place, name, problem, retry=alone)
                 yield None
+            if refused and why:  # links to the second copy are made again
+                result.warn(*first, why)
+                self._copy_again(result, refused)
+            elif refused:
+                self._copy_refused(rank, result, held, refused)
         if failed:
             self._fail_together(rank, result, linked, failed)
             return
@@ -133,11 +147,23 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
                 return hold_copy(rank, place, name, self.copy.made)
         return hold_copy(rank, *self.item.names[0], self.copy.made)
 
-    def _copy_again(self, result: Result, names: list[tuple[Place, bytes]], why: str) -> None:
-        if names:
-            item = self.item
-            result.warn(*item.names[0], why)
-            result.copy(item._replace(names=tuple(names), failed=()))
+    def _copy_again(self, result: Result, names: list[tuple[Place, bytes]]) -> None:
+        """Copy the first of ``names`` and link the others to that copy."""
+        result.copy(self.item._replace(names=tuple(names), failed=()))
+
+    def _copy_refused(self, rank: Rank, result: Result, held: int, refused: list[tuple[Place, bytes]]) -> None:
+        """Copy the names for which link(2) was refused, which is a warning.
+
+        If the copy that is ``held`` can be linked within its own directory, the refused names lie in another project,
+        subvolume or mount, and are linked to each other where that is possible. Otherwise each becomes a copy.
+        """
+        for place, name in refused:
+            result.warn_once(place, name, NOT_LINKED)
+        if _can_be_linked(rank, held, self.item.place):
+            self._copy_again(result, refused)
+        else:
+            for each in refused:
+                self._copy_again(result, [each])
 
     def _is_copied(self, place: Place, name: bytes) -> bool:
         """Does this name, which is made, count as the copy?"""
@@ -240,6 +266,18 @@ def _make(held: int, target: int, name: bytes) -> None:
     """A further name of the very item that is held. (AT_EMPTY_PATH, which needs no /proc, is for root alone.)"""
     with failing("link"):
         patiently(lambda: os.link(handle_of(held), name, dst_dir_fd=target, follow_symlinks=True), INTERRUPTED)
+
+
+def _can_be_linked(rank: Rank, held: int, place: Place) -> bool:
+    """True if a further name of what is ``held`` can be made in the target directory of ``place``."""
+    temporary = rank.temporary_names.next()
+    try:
+        target = rank.open_target(place)
+        _make(held, target, temporary)
+        remove(target, temporary)
+    except Problem:
+        return False
+    return True
 
 
 def copy_here(rank: Rank, made: Identity, known: Known) -> Copy:

@@ -1,0 +1,59 @@
+"""A copy of an item of the destination, made where the file system refuses it a further name (hard link)."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from pcopy.fsio.attributes import read_attributes
+from pcopy.fsio.close import held_open
+from pcopy.fsio.new_file import NewFile, NewNode
+from pcopy.fsio.nodes import read_node
+from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.source import open_to_read, status_of
+from pcopy.tasks.base.rank import Rank
+
+_CHANGED = "it changed while it was copied, since the file system refuses a hard link"
+_ALL = Preserve()
+
+
+def copy_item(rank: Rank, directory: int, name: bytes, present: os.stat_result, to: int, new_name: bytes) -> int:
+    """Copy ``name`` of the open ``directory``, which is the item ``present``, to ``new_name`` in the open ``to``.
+
+    The name must be free (else ``Problem`` with EEXIST). The copy gets all metadata of the item. Returns its inode
+    number. Raises ``Problem``; nothing is left then.
+    """
+    if stat.S_ISREG(present.st_mode):
+        return _copy_file(rank, directory, name, present, to, new_name)
+    try:
+        node = read_node(directory, name, present.st_ino, _ALL)
+    except Problem as problem:  # which takes the directory for one of the source
+        raise Problem(problem.operation, problem.errno or 0, text=problem.strerror or "") from problem
+    with NewNode.made(to, new_name, node, is_temporary=True) as new:
+        new.dress(node.attributes, _ALL, rank.options.umask)
+        if new.shortcoming is not None:
+            raise new.shortcoming
+        new.keep()
+        return new.status.st_ino
+
+
+def _copy_file(rank: Rank, directory: int, name: bytes, present: os.stat_result, to: int, new_name: bytes) -> int:
+    with failing("open"):
+        reading = open_to_read(directory, name)
+    with held_open(reading), NewFile.at(to, new_name) as new:
+        status = status_of(reading)
+        if not os.path.samestat(status, present):
+            raise Problem("open", 0, text=_CHANGED)
+        attributes = read_attributes(reading, status, _ALL)
+        devices = status.st_dev, new.status.st_dev
+        for _ in rank.mover.fill(reading, new.descriptor, status, devices, extend=new.extend):
+            pass
+        after = status_of(reading)
+        if (after.st_size, after.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
+            raise Problem("read", 0, text=_CHANGED)
+        new.dress(attributes, _ALL, rank.options.umask)
+        if new.shortcoming is not None:
+            raise new.shortcoming
+        new.keep(sync=new.awaits_storage and rank.options.sync)
+        return new.status.st_ino

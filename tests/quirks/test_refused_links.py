@@ -1,0 +1,133 @@
+"""File systems that refuse link(2): further names become copies, with one warning.
+
+Oracles: rsync (without -H), cmp by ``filecmp``, stat.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import Completed, pcopy, show, summary
+from tests.support.filesystems import mounted, scratch
+from tests.support.quirks import quirky
+from tests.support.users import require_root
+
+KERNELS = ("c", "python")
+REFUSALS = ("EXDEV", "EPERM", "ENOSYS", "EOPNOTSUPP")
+COPYING = (("psync",), ("pcopy", "-T", "--existing", "newer", "--verify"))
+LARGE = 9 << 20
+
+
+@pytest.fixture
+def source() -> Iterator[Path]:
+    """A tree with hard links of a small and a large file, a symbolic link and a FIFO; each has two names."""
+    with scratch() as area:
+        tree = area / "source"
+        for name in ("a", "b"):
+            (tree / name).mkdir(parents=True)
+        (tree / "a/small").write_bytes(b"small")
+        (tree / "a/large").write_bytes(b"large")
+        os.truncate(tree / "a/large", LARGE)
+        (tree / "a/symlink").symlink_to("small")
+        os.mkfifo(tree / "a/fifo")
+        for name in os.listdir(tree / "a"):
+            os.link(tree / "a" / name, tree / "b" / name, follow_symlinks=False)
+        yield tree
+
+
+def run(kernel: str, program: str, *words: str | Path) -> Completed:
+    return pcopy(*words, program=program, ranks=2, env={"PCOPY_KERNEL": kernel})
+
+
+def unlike(source: Path, copy: Path) -> bytes:
+    """What rsync would change, hard links aside."""
+    words = ["rsync", "-naAX", "--delete", "--checksum", "--itemize-changes", f"{source}/", copy]
+    return subprocess.run(words, check=True, capture_output=True).stdout
+
+
+def leftovers(top: Path) -> list[str]:
+    return [name for _, directories, files in os.walk(top) for name in (*directories, *files) if ".pcopy" in name]
+
+
+@pytest.mark.parametrize("words", COPYING, ids=" ".join)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_refused_names_become_copies(source: Path, kernel: str, words: tuple[str, ...]) -> None:
+    backing = source.parent / "backing"
+    program, *options = words
+    refused = REFUSALS[2 * COPYING.index(words) + KERNELS.index(kernel)]
+    backing.mkdir()
+    with quirky(backing, f"link={refused}") as tree:
+        (tree / "copy").mkdir()
+        if program == "psync":
+            (tree / "copy/extra").touch()
+        done = run(kernel, program, *options, "--json", f"{source}/", tree / "copy")
+        totals = summary(done)
+        assert (done.returncode, totals["failed"], totals["warnings"]) == (0, 0, 4), show(done)
+        assert (totals["files"], totals["symlinks"], totals["special"], totals["hardlinks"]) == (4, 2, 2, 0)
+        assert done.stderr.count(b"--no-preserve links") == 1
+        assert (unlike(source, tree / "copy"), leftovers(tree)) == (b"", [])
+        again = summary(run(kernel, program, *options, "--json", f"{source}/", tree / "copy"))
+        assert (again["skipped"], again["failed"]) == (8, 0), again
+
+
+def test_names_in_two_projects_are_copied_once_each() -> None:
+    """XFS refuses links between directories of two projects (EXDEV), and makes them within each."""
+    require_root("mount file systems")
+    with scratch() as area, mounted("xfs", area, size=320 << 20) as point:
+        for number, name in enumerate(("a", "b", "c"), 1):
+            (area / "source" / name).mkdir(parents=True)
+            (point / "copy" / name).mkdir(parents=True)
+            words = ["chattr", "-p", str(1000 + number // 3), "+P", point / "copy" / name]
+            if subprocess.run(words, check=False).returncode:
+                pytest.skip("chattr: no projects here")
+        first = area / "source/a/1"
+        first.write_bytes(b"content")
+        for name in ("a/2", "b/1", "c/1", "c/2"):
+            os.link(first, area / "source" / name)
+        done = run("c", "psync", "--json", f"{area}/source/", point / "copy")
+        totals = summary(done)
+        assert (done.returncode, totals["files"], totals["hardlinks"], totals["warnings"]) == (0, 2, 3, 2), show(done)
+        assert unlike(area / "source", point / "copy") == b""
+        inodes = [os.stat(point / "copy" / name).st_ino for name in ("a/1", "a/2", "b/1", "c/1", "c/2")]
+        assert inodes == [inodes[0]] * 3 + [inodes[3]] * 2 and inodes[0] != inodes[3]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_archive_members_become_copies(source: Path, kernel: str) -> None:
+    area, backing = source.parent, source.parent / "backing"
+    backing.mkdir()
+    subprocess.run(["tar", "-cf", area / "archive.tar", "-C", source, "."], check=True)
+    with quirky(backing, "link=EPERM") as tree:
+        (tree / "copy/b").mkdir(parents=True)
+        (tree / "copy/b/small").write_bytes(b"old")
+        done = run(kernel, "ptar", "--json", "-xf", area / "archive.tar", "-C", tree / "copy")
+        totals = json.loads(done.stdout)  # tar stores no link of a FIFO
+        assert (done.returncode, totals["warnings"], done.stderr.count(b"refuses")) == (0, 3, 1), show(done)
+        assert (totals["files"], totals["hardlinks"]) == (4, 0)
+        assert (unlike(source, tree / "copy"), leftovers(tree)) == (b"", [])
+
+
+@pytest.mark.parametrize("refused", ["link=EPERM", "link=EXDEV,rename=EXDEV"])
+def test_backups_are_moved_or_copied(source: Path, refused: str) -> None:
+    """The copies themselves are new here, so that nothing but the backup is renamed."""
+    backing = source.parent / "backing"
+    backing.mkdir()
+    shutil.rmtree(source / "b")
+    with quirky(backing, *refused.split(",")) as tree:
+        for path in (tree / "copy", tree / "old"):
+            path.mkdir(mode=0o700)
+        (tree / "copy/extra").write_bytes(b"extra")
+        (tree / "copy/link").symlink_to("extra")
+        done = run("c", "psync", "--json", "--backup", tree / "old", f"{source}/", tree / "copy", "--exclude", "large")
+        assert (done.returncode, summary(done)["deleted"]) == (0, 2), show(done)
+        assert (tree / "old/extra").read_bytes() == b"extra"
+        assert os.readlink(tree / "old/link") == "extra"
+        assert filecmp.cmp(source / "a/small", tree / "copy/a/small", shallow=False)
