@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import struct
+from array import array
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from pcopy.engine.backlog import SpoolFactory
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.kernel.batches import List, Listed
-from pcopy.fsio.kernel.columns import Code, Verdicts
+from pcopy.fsio.kernel.columns import Code, Verdicts, pack_names
 from pcopy.fsio.kernel.interface import Kernel, waited
 from pcopy.fsio.patience import PASSING, PAUSES, naps
 from pcopy.fsio.problem import Problem, failing
@@ -22,13 +23,50 @@ IN_MEMORY = 4096
 """Batches that are held before a spool is opened: about a million names."""
 
 
+MOST_REMEMBERED = 1 << 16
+"""Names of one directory among which a repeated one is found for certain: some 6 MB."""
+
+
+class _Once:
+    """Drops the names that a directory lists a second time, as network file systems may while it changes.
+
+    The last ``MOST_REMEMBERED`` names are remembered, and as many before them. Directories with fewer names than a
+    batch has are examined by themselves, without memory.
+    """
+
+    def __init__(self) -> None:
+        self._recent: set[bytes] = set()
+        self._earlier: set[bytes] = set()
+
+    def drop_repeated(self, listed: Listed) -> None:
+        """Keep each name of the batch that was not listed before."""
+        names = listed.names.split(b"/") if listed.number else []
+        distinct = {*names}
+        if len(distinct) < len(names) or not (self._recent.isdisjoint(distinct) and self._earlier.isdisjoint(distinct)):
+            self._drop(listed, names)
+        if listed.rest is not None:
+            self._recent |= distinct
+            if len(self._recent) >= MOST_REMEMBERED:
+                self._recent, self._earlier = set(), self._recent
+
+    def _drop(self, listed: Listed, names: list[bytes]) -> None:
+        first = {name: row for row, name in reversed([*enumerate(names)])}
+        rows = sorted(row for name, row in first.items() if name not in self._recent and name not in self._earlier)
+        listed.names, listed.number = pack_names(names[row] for row in rows), len(rows)
+        if listed.kinds:
+            listed.kinds = bytes(listed.kinds[row] for row in rows)
+            listed.inodes = array("Q", (listed.inodes[row] for row in rows))
+
+
 class Listing:
-    """The first names of a directory as they are ``listed``."""
+    """The first names of a directory as they are ``listed``, each once."""
 
     def __init__(self, kernel: Kernel | None = None, listed: Listed | None = None) -> None:
         """Without a ``kernel`` of no directory."""
         self._kernel = kernel
         self.listed = listed or Listed(Verdicts(1))
+        self._once = _Once()
+        self._once.drop_repeated(self.listed)
 
     @property
     def names(self) -> bytes:
@@ -49,13 +87,15 @@ class Listing:
         """The next names instead of these; False if there are none. Raises ``Problem``, once there are none."""
         if self._kernel is None:
             return False
-        if self.listed.rest is None:
-            _check(self.listed)
-            return False
-        self.listed = yield from waited(self._kernel, self._kernel.submit(self.listed.rest))
-        if not self.number:
-            _check(self.listed)
-        return bool(self.number)
+        while self.listed.rest is not None:
+            self.listed = yield from waited(self._kernel, self._kernel.submit(self.listed.rest))
+            if not self.number:
+                break
+            self._once.drop_repeated(self.listed)
+            if self.number:
+                return True
+        _check(self.listed)
+        return False
 
 
 def begin_list(kernel: Kernel, directory: int, *, detailed: bool = False, on_source: bool = True) -> Stepwise[Listing]:

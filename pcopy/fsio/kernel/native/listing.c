@@ -78,6 +78,42 @@ int pk_is_directory(pk_worker *worker, int directory, uint64_t inode, uint64_t d
     return !fstat(directory, &status) && status.st_ino == inode && status.st_dev == device;
 }
 
+/* Keep each of the names (joined by slashes, `used` bytes) once, with its kind and inode if `all` is not NULL: a directory
+ * may list a name twice. Return their number. */
+static int drop_repeated(char *names, size_t *used, int number, pk_all *all)
+{
+    uint16_t rows[2 * MOST_LISTED] = {0}; /* by hash: row + 1 */
+    uint32_t starts[MOST_LISTED], lengths[MOST_LISTED];
+    size_t from = 0, to = 0;
+    int kept = 0;
+    for (int each = 0; each < number; each++) {
+        uint64_t hash = 14695981039346656037u; /* FNV-1a */
+        size_t length = 0;
+        for (; from + length < *used && names[from + length] != '/'; length++)
+            hash = (hash ^ (unsigned char)names[from + length]) * 1099511628211u;
+        size_t at = (hash ^ hash >> 32) % (2 * MOST_LISTED);
+        while (rows[at] && (lengths[rows[at] - 1] != length || memcmp(names + starts[rows[at] - 1], names + from, length)))
+            at = (at + 1) % (2 * MOST_LISTED);
+        if (!rows[at]) {
+            if (kept)
+                names[to++] = '/';
+            if (to != from)
+                memmove(names + to, names + from, length);
+            if (all != NULL) {
+                all->kinds[kept] = all->kinds[each];
+                all->inodes[kept] = all->inodes[each];
+            }
+            starts[kept] = (uint32_t)to;
+            lengths[kept] = (uint32_t)length;
+            rows[at] = (uint16_t)++kept;
+            to += length;
+        }
+        from += length + 1;
+    }
+    *used = to;
+    return kept;
+}
+
 int pk_list_all(pk_worker *worker, int directory, char *names, size_t room, int most, pk_all *all)
 {
     pk_listing listing;
@@ -85,13 +121,16 @@ int pk_list_all(pk_worker *worker, int directory, char *names, size_t room, int 
     listing.at = listing.end = 0;
     listing.has_begun = 1;
     listing.is_over = 0;
+    if (most > MOST_LISTED)
+        most = MOST_LISTED;
     const int number = all == NULL ? pk_list(directory, &listing, names, room, NULL, NULL, most)
-                                   : pk_list(directory, &listing, names, room, all->kinds, all->inodes,
-                                             most < MOST_LISTED ? most : MOST_LISTED);
+                                   : pk_list(directory, &listing, names, room, all->kinds, all->inodes, most);
     if (number < 0 || !listing.is_over)
         return -1;
-    names[listing.used] = '\0';
-    return number;
+    size_t used = listing.used;
+    const int kept = drop_repeated(names, &used, number, all);
+    names[used] = '\0';
+    return kept;
 }
 
 void pk_leave(pk_directory *found, const char *name, size_t length, int letter, uint64_t inode)

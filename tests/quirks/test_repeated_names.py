@@ -1,0 +1,138 @@
+"""A directory that lists each name twice, as network file systems may: each item is processed and counted once.
+
+Oracles: find, rsync (``tests.support.oracle``), tar.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pcopy.engine.ticket import Stepwise
+from pcopy.fsio.kernel.batches import List, Listed
+from pcopy.fsio.kernel.columns import Code, Verdicts
+from pcopy.walk import listing
+from tests.support.command import Completed, pcopy, show
+from tests.support.filesystems import scratch
+from tests.support.oracle import differences
+from tests.support.quirks import quirky
+
+KERNELS = ("c", "python")
+ITEMS = 311
+
+
+@pytest.fixture
+def backing() -> Iterator[Path]:
+    with scratch() as area:
+        top = area / "backing/tree"
+        for name in ("many", "d/empty"):
+            (top / name).mkdir(parents=True)
+        for number in range(300):
+            (top / "many" / str(number)).write_bytes(b"%d" % number)
+        for name in ("a", "b"):
+            (top / "d" / name).write_bytes(name.encode())
+        os.truncate(top / "d/b", 9 << 20)
+        os.link(top / "d/a", top / "d/link")
+        (top / "d/symlink").symlink_to("a")
+        os.mkfifo(top / "d/fifo")
+        (top / "d/deep").mkdir()
+        (top / "d/deep/file").write_bytes(b"deep")
+        assert len([*top.rglob("*")]) + 1 == ITEMS
+        yield top.parent
+
+
+def run(kernel: str, program: str, *words: str | Path, cwd: Path | None = None) -> Completed:
+    done = pcopy(*words, program=program, ranks=2, cwd=cwd, env={"PCOPY_KERNEL": kernel})
+    assert done.returncode == 0, show(done)
+    return done
+
+
+def totals(kernel: str, program: str, *words: str | Path, cwd: Path | None = None) -> dict[str, Any]:
+    done = run(kernel, program, "--json", *words, cwd=cwd)
+    told: dict[str, Any] = json.loads(done.stdout)
+    assert (told.get("found", ITEMS), told["failed"], told.get("warnings", 0)) == (ITEMS, 0, 0), show(done)
+    return told
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_all_programs_process_each_item_once(backing: Path, kernel: str) -> None:
+    area, copy = backing.parent, backing.parent / "copy"
+    with quirky(backing, "twice") as mounted:
+        tree = mounted / "tree"
+        assert len(os.listdir(tree)) == 4, "the directory lists each name once"
+        paths = run(kernel, "pwalk", ".", "-print0", cwd=tree).stdout.split(b"\0")
+        found = subprocess.run(["find", ".", "-print0"], cwd=backing / "tree", check=True, capture_output=True).stdout
+        assert sorted(paths) == sorted(found.split(b"\0"))
+        assert totals(kernel, "pcopy", f"{tree}/", copy)["copied"] == ITEMS
+        assert differences(backing / "tree", copy) == []
+        compared = totals(kernel, "pverify", tree, copy)
+        assert (compared["files"], compared["directories"]) == (2 * 304, 2 * 5)
+        totals(kernel, "ptar", "-cf", area / "archive.tar", ".", cwd=tree)
+        members = subprocess.run(["tar", "-tf", area / "archive.tar"], check=True, capture_output=True).stdout
+        assert members.count(b"\n") == ITEMS
+        (tree / "many/extra").touch()
+        assert totals(kernel, "psync", "--dry-run", f"{copy}/", tree)["actions"]["delete"] == 1
+        assert totals(kernel, "psync", f"{copy}/", tree)["deleted"] == 1
+        totals(kernel, "pchmod", "g+w", tree)
+        assert totals(kernel, "prm", "--dry-run", tree)["removed"] == ITEMS
+        assert totals(kernel, "prm", "-f", tree)["removed"] == ITEMS
+        assert os.listdir(backing) == []
+
+
+class Batches:
+    """A kernel whose listing consists of the given batches."""
+
+    def __init__(self, *batches: tuple[bytes, ...]) -> None:
+        self._batches = [*batches]
+
+    def next(self) -> Listed:
+        names = self._batches.pop(0)
+        verdicts = Verdicts(1)
+        verdicts.codes[0] = Code.DONE
+        numbers = array("Q", range(10, 10 + len(names)))
+        rest = List(0) if self._batches else None
+        return Listed(verdicts, b"/".join(names), len(names), b"f" * len(names), numbers, rest)
+
+
+def listed(kernel: Batches, monkeypatch: pytest.MonkeyPatch) -> list[tuple[bytes, int]]:
+    """All names with their inode numbers, as a ``Listing`` yields them."""
+
+    def waited(*_: object) -> Stepwise[Listed]:
+        return kernel.next()
+        yield
+
+    class Submitted:
+        def submit(self, batch: object) -> None: ...
+
+    monkeypatch.setattr(listing, "waited", waited)
+    begun, all_names = listing.Listing(Submitted(), kernel.next()), []  # type: ignore[arg-type]
+    is_more = True
+    while is_more:
+        if begun.number:
+            all_names += zip(begun.names.split(b"/"), begun.listed.inodes, strict=True)
+        steps = begun.go_on()
+        try:
+            while True:
+                next(steps)
+        except StopIteration as ended:
+            is_more = ended.value
+    return all_names
+
+
+def test_names_repeated_in_a_later_batch_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of which nothing is left does not end the listing."""
+    kernel = Batches((b"a", b"b", b"a"), (b"b", b"a"), (b"c", b"b"))
+    assert listed(kernel, monkeypatch) == [(b"a", 10), (b"b", 11), (b"c", 10)]
+
+
+def test_names_remembered_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "MOST_REMEMBERED", 2)
+    kernel = Batches((b"a", b"b"), (b"c", b"d"), (b"c",), (b"e", b"a"))
+    assert [name for name, _ in listed(kernel, monkeypatch)] == [b"a", b"b", b"c", b"d", b"e", b"a"]
