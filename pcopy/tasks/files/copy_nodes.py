@@ -142,10 +142,10 @@ def _stays(
     may_link = linked and same and present.is_linkable(status)  # before it is mended
     action = Action.SKIP
     if mends(rank):
-        from pcopy.tasks.files.mend import is_dressed, mended
+        from pcopy.tasks.files.mend import is_copied_for_links, is_dressed, mended
 
         if not is_dressed(rank, place, name, status, present):
-            if linked and same and not may_link and present.has_further_names(status):
+            if linked and same and not may_link and is_copied_for_links(present, status):
                 return None
             node = read_node(source, name, item.inode, options.preserve, follow=options.dereference)
             left = mended(result, name, present, node.attributes)

@@ -12,11 +12,14 @@ import os
 import stat
 
 from pcopy.fsio.attributes import Attributes, unread_problem
+from pcopy.fsio.close import held_open
 from pcopy.fsio.mending import Lacking, has_metadata, lacking, mend, same_xattrs
 from pcopy.fsio.nodes import handle_of
 from pcopy.fsio.preserve import CAP_FOWNER, capable
 from pcopy.fsio.problem import MetadataProblem
 from pcopy.fsio.source import status_of
+from pcopy.fsio.temporary import create, remove
+from pcopy.named import NamedTuple
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.rank import Rank
@@ -55,9 +58,12 @@ def mended(result: Result, name: bytes, present: Existing, attributes: Attribute
             if (problem := unread_problem(attributes.unread)) is not None:
                 raise problem
             return present, Action.SKIP
-        is_refused = rank.options.dry_run and not capable(CAP_FOWNER) and _gives_way(present, before, lacks)
-        if is_refused or not lacks.is_harmless(attributes, before) or before.st_dev != rank.target_device(place):
+        if rank.options.dry_run and not capable(CAP_FOWNER) and _gives_way(present, before, lacks):
             return None
+        if not lacks.is_harmless(attributes, before) or before.st_dev != rank.target_device(place):
+            made_up = rank.own(MadeUpModes).shown_for(present)
+            lacks = lacks._replace(owner=lacks.owner and not made_up.owner, mode=lacks.mode and not made_up.mode)
+            return None if lacks.is_needed else (present, Action.SKIP)
         if rank.options.dry_run:
             result.count(counts.MENDED, 1, place)
             return present, Action.META
@@ -93,3 +99,44 @@ def _gives_way(present: Existing, status: os.stat_result, lacks: Lacking) -> boo
     if directory.st_mode & stat.S_ISVTX and directory.st_uid != user and not capable(CAP_FOWNER):
         return False
     return os.access(handle_of(present.directory), os.W_OK | os.X_OK, effective_ids=True)
+
+
+class MadeUp(NamedTuple):
+    """True for each that a file system makes up, whatever was set."""
+
+    owner: bool
+    mode: bool
+
+
+class MadeUpModes:
+    """What file systems make up, by st_dev: a new file of ours has another mode or owner than it was made with.
+
+    Such are CIFS and FUSE with fixed modes or owners, and NFS with root_squash. A new copy has no better mode or owner
+    there than the present item, so nothing is copied for that.
+    """
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._known: dict[int, MadeUp] = {}
+
+    def shown_for(self, present: Existing) -> MadeUp:
+        """What the file system of ``present`` makes up: a new file is made beside it, once per file system, but in a
+        dry run. Raises ``Problem``."""
+        device = present.status.st_dev
+        if device not in self._known:
+            if self._rank.options.dry_run:
+                return MadeUp(False, False)
+            temporary = self._rank.temporary_names.next()
+            try:
+                with held_open(create(present.directory, temporary)) as made:
+                    status = status_of(made)
+            finally:
+                remove(present.directory, temporary)
+            self._known[device] = MadeUp(status.st_uid != os.geteuid(), stat.S_IMODE(status.st_mode) != 0o600)
+        return self._known[device]
+
+
+def is_copied_for_links(present: Existing, source: os.stat_result) -> bool:
+    """True if ``present``, which looks like ``source`` and may not be linked, is copied anew so that the source's
+    further names can become links to the copy. Raises ``Problem``."""
+    return present.has_further_names(source) and not any(present.rank.own(MadeUpModes).shown_for(present))

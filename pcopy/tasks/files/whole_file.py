@@ -163,10 +163,10 @@ def _settled(
     may_link = linked and same and present.is_linkable(status)  # before it is mended: others may hold it open
     action = Action.SKIP
     if mends(rank):
-        from pcopy.tasks.files.mend import is_dressed, mended
+        from pcopy.tasks.files.mend import is_copied_for_links, is_dressed, mended
 
         if not is_dressed(rank, present.place, name, status, present):
-            if linked and same and not may_link and present.has_further_names(status):
+            if linked and same and not may_link and is_copied_for_links(present, status):
                 return None
             left = mended(result, name, present, read_attributes(reading, status, options.preserve))
             if left is None:

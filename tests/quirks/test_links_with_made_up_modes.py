@@ -1,0 +1,45 @@
+"""Hard-linked files in a destination that makes up modes or owners: a second mirror copies none of them again.
+
+Oracle: rsync (``--checksum``, without modes and owners), and the inode numbers of stat.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from tests.support.command import pcopy, show, summary
+from tests.support.filesystems import scratch
+from tests.support.quirks import quirky
+
+SITUATIONS = [("c", "fixed_mode=0755"), ("python", "fixed_mode=0777"), ("c", "fixed_owner=65534")]
+
+
+@pytest.mark.parametrize(("kernel", "quirk"), SITUATIONS)
+def test_a_second_mirror_copies_no_hard_link_again(kernel: str, quirk: str) -> None:
+    with scratch() as area:
+        source, backing = area / "source", area / "backing"
+        for path in (source / "a", source / "b", backing):
+            path.mkdir(parents=True)
+        (source / "a/file").write_bytes(b"content")
+        (source / "a/large").write_bytes(bytes(9 << 20))
+        (source / "a/symlink").symlink_to("file")
+        for name in os.listdir(source / "a"):
+            os.link(source / "a" / name, source / "b" / name, follow_symlinks=False)
+        with quirky(backing, quirk) as tree:
+            (tree / "copy").mkdir()
+            inodes = []
+            for _ in range(2):
+                done = pcopy(
+                    "--json", f"{source}/", tree / "copy", program="psync", ranks=2, env={"PCOPY_KERNEL": kernel}
+                )
+                assert done.returncode == 0, show(done)
+                inodes.append({path: path.lstat().st_ino for path in (backing / "copy").rglob("*")})
+            totals = summary(done)
+            assert (totals["files"], totals["hardlinks"], totals["skipped"]) == (0, 0, 6), show(done)
+            assert inodes[0] == inodes[1]
+            words = ["rsync", "-nrltc", "--omit-dir-times", "--itemize-changes", f"{source}/", tree / "copy"]
+            assert subprocess.run(words, check=True, capture_output=True).stdout == b""
+            assert not list(backing.rglob(".pcopy-*"))
