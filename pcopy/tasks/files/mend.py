@@ -54,16 +54,17 @@ def mended(result: Result, name: bytes, present: Existing, attributes: Attribute
     with present.held() as held:
         handle, before = handle_of(held), status_of(held)
         lacks = lacking(handle, before, attributes, preserve, window)
+        is_harmless = lacks.is_harmless(attributes, before) and before.st_dev == rank.target_device(place)
+        if lacks.is_needed and not is_harmless:
+            made_up = rank.own(MadeUpModes).shown_for(present)
+            lacks = lacks._replace(owner=lacks.owner and not made_up.owner, mode=lacks.mode and not made_up.mode)
         if not lacks.is_needed:
             if (problem := unread_problem(attributes.unread)) is not None:
                 raise problem
             return present, Action.SKIP
-        if rank.options.dry_run and not capable(CAP_FOWNER) and _gives_way(present, before, lacks):
+        is_refused = rank.options.dry_run and not capable(CAP_FOWNER) and _gives_way(present, before, lacks)
+        if is_refused or not is_harmless:
             return None
-        if not lacks.is_harmless(attributes, before) or before.st_dev != rank.target_device(place):
-            made_up = rank.own(MadeUpModes).shown_for(present)
-            lacks = lacks._replace(owner=lacks.owner and not made_up.owner, mode=lacks.mode and not made_up.mode)
-            return None if lacks.is_needed else (present, Action.SKIP)
         if rank.options.dry_run:
             result.count(counts.MENDED, 1, place)
             return present, Action.META
