@@ -40,6 +40,6 @@ def test_a_second_mirror_copies_no_hard_link_again(kernel: str, quirk: str) -> N
             totals = summary(done)
             assert (totals["files"], totals["hardlinks"], totals["skipped"]) == (0, 0, 6), show(done)
             assert inodes[0] == inodes[1]
-            words = ["rsync", "-nrltc", "--omit-dir-times", "--itemize-changes", f"{source}/", tree / "copy"]
+            words = ["rsync", "-nrltc", "--omit-dir-times", "--itemize-changes", f"{source}/", str(tree / "copy")]
             assert subprocess.run(words, check=True, capture_output=True).stdout == b""
             assert not list(backing.rglob(".pcopy-*"))

@@ -49,7 +49,7 @@ def run(kernel: str, program: str, *words: str | Path) -> Completed:
 
 def unlike(source: Path, copy: Path) -> bytes:
     """What rsync would change, hard links aside."""
-    words = ["rsync", "-naAX", "--delete", "--checksum", "--itemize-changes", f"{source}/", copy]
+    words = ["rsync", "-naAX", "--delete", "--checksum", "--itemize-changes", f"{source}/", str(copy)]
     return subprocess.run(words, check=True, capture_output=True).stdout
 
 
@@ -85,7 +85,7 @@ def test_names_in_two_projects_are_copied_once_each() -> None:
         for number, name in enumerate(("a", "b", "c"), 1):
             (area / "source" / name).mkdir(parents=True)
             (point / "copy" / name).mkdir(parents=True)
-            words = ["chattr", "-p", str(1000 + number // 3), "+P", point / "copy" / name]
+            words = ["chattr", "-p", str(1000 + number // 3), "+P", str(point / "copy" / name)]
             if subprocess.run(words, check=False).returncode:
                 pytest.skip("chattr: no projects here")
         first = area / "source/a/1"

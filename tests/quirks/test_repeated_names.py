@@ -112,7 +112,8 @@ def listed(kernel: Batches, monkeypatch: pytest.MonkeyPatch) -> list[tuple[bytes
         def submit(self, batch: object) -> None: ...
 
     monkeypatch.setattr(listing, "waited", waited)
-    begun, all_names = listing.Listing(Submitted(), kernel.next()), []  # type: ignore[arg-type]
+    begun = listing.Listing(Submitted(), kernel.next())  # type: ignore[arg-type]
+    all_names: list[tuple[bytes, int]] = []
     is_more = True
     while is_more:
         if begun.number:
