@@ -49,6 +49,7 @@ _MTIME = struct.Struct("=112xqI")  # stx_mtime
 _BTIME = struct.Struct("=I76xqI")  # struct statx: stx_mask, and far behind it stx_btime
 
 FUSE = 0x65735546
+"""The f_type of file systems on FUSE (linux/magic.h)."""
 _STATFS_BYTES = 256  # more than struct statfs has anywhere
 _HANDLE = struct.Struct("=Ii")  # struct file_handle: handle_bytes, handle_type, and then the handle
 _MOST_BYTES = 128  # MAX_HANDLE_SZ
@@ -121,10 +122,6 @@ def mount_of(descriptor: int) -> int:
     _call("statx", descriptor, b"", _AT_EMPTY_PATH, _STATX_MNT_ID, buffer)
     mask, number = _MOUNT.unpack_from(buffer.raw)
     return int(number) if mask & _STATX_MNT_ID else -1
-
-
-FUSE = 0x65735546
-"""The f_type of file systems on FUSE."""
 
 
 def free_bytes(there: os.statvfs_result, *, reserved: bool = False) -> int:

@@ -222,6 +222,7 @@ LISTS_BY_ITSELF = {
     "beside.py": "/proc",
     "engine/transports/local.py": "/proc",
     "launch/in_flight.py": "/proc and /sys",
+    "checkpoint/layout.py": "by its path",
     "checkpoint/lmdb_backlog.py": "by its path",
     "tasks/archive/archive_file.py": "by its path",
 }

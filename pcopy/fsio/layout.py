@@ -123,7 +123,7 @@ class Layout:
         return _ONE_SERVER
 
 
-class Given(NamedTuple):
+class LaidOut(NamedTuple):
     """The ``value`` of the attribute that a file has got, and why it is not what was wanted, or nothing. If it
     ``serves``, it is kept."""
 
@@ -132,14 +132,14 @@ class Given(NamedTuple):
     serves: bool
 
 
-def lay_out(descriptor: int, recipe: Recipe) -> Given:
+def lay_out(descriptor: int, recipe: Recipe) -> LaidOut:
     """Give a file that was just created, and is empty, its layout. Raises ``OSError``."""
     assert recipe.attribute is not None
     name, value = recipe.attribute
     os.setxattr(descriptor, name, value)
     back = os.getxattr(descriptor, name)
     why = recipe.amiss(back)
-    return Given(back, why, not why or recipe.serves(back))
+    return LaidOut(back, why, not why or recipe.serves(back))
 
 
 def inherited(why: str) -> str:

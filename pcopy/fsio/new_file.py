@@ -33,7 +33,7 @@ from pcopy.fsio.data import set_size
 from pcopy.fsio.half_written import beside
 from pcopy.fsio.identity import Identity, identity_of
 from pcopy.fsio.in_place import Over, drop_old_xattrs, incomplete, status_before
-from pcopy.fsio.layout import PLAIN, Given, Recipe, fewer_stripes, inherited, lay_out
+from pcopy.fsio.layout import PLAIN, LaidOut, Recipe, fewer_stripes, inherited, lay_out
 from pcopy.fsio.nodes import Node, handle_of, make_node
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.problem import MetadataProblem, Problem, failing, full_directory
@@ -79,7 +79,7 @@ class NewFile:
         try:
             given = lay_out(self.descriptor, layout)
         except OSError as error:
-            given = Given(b"", error.strerror or "", serves=False)
+            given = LaidOut(b"", error.strerror or "", serves=False)
         except BaseException:
             self._give_up()
             raise

@@ -14,7 +14,7 @@ from struct import Struct
 
 from pcopy.checkpoint.directory import opened, read
 from pcopy.checkpoint.layout import DELETED
-from pcopy.fsio.close import held_open
+from pcopy.fsio.close import held_open, names_in
 
 _COUNTED = Struct("=QQ")
 """The two numbers of ``pcopy.fsio.kernel.batches.Remove``."""
@@ -51,6 +51,6 @@ def deleted_in(directory: bytes) -> int:
     Raises ``Refused`` for a file that others may have written, and ``OSError``.
     """
     with opened(directory) as job:
-        files = [name for name in map(os.fsencode, os.listdir(job)) if re.fullmatch(DELETED, name)]
+        files = [name for name in names_in(job) if re.fullmatch(DELETED, name)]
         contents = [read(job, name, where=directory) for name in files]
     return sum(sum(_COUNTED.unpack(each)) for each in contents if len(each) == _COUNTED.size)

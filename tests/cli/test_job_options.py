@@ -36,7 +36,7 @@ class TestJobOptions:
 
     def test_defaults(self) -> None:
         assert parse(["a", "b"]) == CopyArguments(sources=(b"a",), destination=b"b")
-        assert Keeping() == (b"", "", 60.0, "auto", b"", 0, False, 0, (), False)
+        assert Keeping() == (b"", "", 60.0, "auto", b"", 0, False, 0, (), False, 0)
 
     def test_values(self) -> None:
         where = ["--checkpoint", "dir\udcff", "--spool=/tmp/../var"]
