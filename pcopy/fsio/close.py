@@ -14,7 +14,7 @@ from pcopy.fsio.syncer import NO_SYNC, note_unsyncable, sync_file, sync_written
 late_times: dict[int, bool] = {}
 """By st_dev: True if the server sets the time of modification of a file when the file is closed after writing.
 
-``pcopy.fsio.temporary.learn_times`` finds that out, once for each file system that this process writes to.
+``pcopy.fsio.server.learn_times`` finds that out, once for each file system that this process writes to.
 """
 
 _syncs: dict[object, tuple[float, str, int]] = {}

@@ -18,7 +18,7 @@ from pcopy.fsio.patience import patiently
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.problem import REPLACED, Problem, changed, failing
 from pcopy.fsio.source import status_of
-from pcopy.fsio.temporary import PREFIX, create, remove
+from pcopy.fsio.temporary import PREFIX
 from pcopy.named import NamedTuple
 
 
@@ -100,23 +100,10 @@ def _is_new(made: os.stat_result, source: os.stat_result, directory: int) -> boo
         return False
     if made.st_uid == os.geteuid() and not stat.S_IMODE(made.st_mode) & ~0o600:
         return True
-    uid, mode = _shown_of_new_file(directory)
-    return made.st_uid == uid and not stat.S_IMODE(made.st_mode) & ~mode
+    from pcopy.fsio.server import shown_of_new_file  # few servers need it
 
-
-def _shown_of_new_file(directory: int) -> tuple[int, int]:
-    """Return the owner and the mode that a new file of ours with mode 0600 shows in this directory; raise ``Problem``.
-
-    It is made for that purpose, and removed.
-    """
-    name = b"%b%d-%d" % (PREFIX, os.getpid(), time.monotonic_ns())
-    descriptor = create(directory, name)
-    try:
-        status = status_of(descriptor)
-    finally:
-        let_go(descriptor)
-        remove(directory, name)
-    return status.st_uid, stat.S_IMODE(status.st_mode)
+    shown = shown_of_new_file(directory, b"%b%d-%d" % (PREFIX, os.getpid(), time.monotonic_ns()))
+    return made.st_uid == shown.uid and not stat.S_IMODE(made.st_mode) & ~shown.mode
 
 
 def keep_access_time(held: int, before: os.stat_result) -> None:

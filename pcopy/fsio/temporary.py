@@ -25,8 +25,7 @@ import zlib
 from contextlib import suppress
 from itertools import count
 
-from pcopy import libc
-from pcopy.fsio.close import abandon, held_open, late_times, names_in
+from pcopy.fsio.close import abandon, names_in
 from pcopy.fsio.identity import Identity, Likeness, identity_of
 from pcopy.fsio.problem import REPLACED, Problem, failing
 from pcopy.fsio.source import status_of
@@ -34,14 +33,6 @@ from pcopy.fsio.source import status_of
 PREFIX = b".pcopy-"
 _EXCHANGED = rb"exchanged-(\d+)-[0-9a-f]{8}"
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-_NEVER_MADE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
-"""Errors of servers on which no temporary file can be made."""
-
-_PAST = 10**18
-_DAY = 86_400 * 10**9
-"""A time in 2001, in nanoseconds since 1970, which all file systems can hold; and how exact such a time may be."""
 
 
 class TemporaryNames:
@@ -69,59 +60,6 @@ def is_undressed(status: os.stat_result) -> bool:
 def shown_by_server(new: os.stat_result) -> tuple[int, ...]:
     """Return mode (with the type) and owner of a ``new`` file by its status; empty if they are as ``create`` asks."""
     return () if is_undressed(new) else (new.st_mode, new.st_uid)
-
-
-def looks_new(directory: int, status: os.stat_result, temporary: bytes) -> bool:
-    """Return True if ``status`` shows the type, mode and owner of a new file in ``directory``.
-
-    If these are not the ones that ``create`` asks for, they are compared with a file that is made for that as
-    ``temporary``, and removed. Raises ``Problem``.
-    """
-    if is_undressed(status) or not stat.S_ISREG(status.st_mode):
-        return stat.S_ISREG(status.st_mode)
-    made = create(directory, temporary)
-    try:
-        return shown_by_server(status_of(made)) == shown_by_server(status)
-    finally:
-        abandon(made)
-        remove(directory, temporary)
-
-
-def learn_times(directory: int, device: int, name: bytes) -> None:
-    """Find out if the server of ``directory``, which is on ``device``, sets the time of modification of a file when the
-    file is closed (``pcopy.fsio.close.late_times``).
-
-    A file with the free ``name`` is written, gets a time in the past, is closed, examined and removed. If that fails,
-    the next directory is tried, unless such a file cannot be made on this server at all. Raises ``Problem`` if the file
-    cannot be removed.
-    """
-    try:
-        descriptor = create(directory, name)
-    except Problem as problem:
-        if problem.errno in _NEVER_MADE:
-            late_times[device] = False
-        return
-    try:
-        late_times[device] = _is_moved_by_close(descriptor)
-    except OSError:  # as of the files that follow, which report it
-        return
-    finally:
-        remove(directory, name)
-
-
-def _is_moved_by_close(new: int) -> bool:
-    """Write to a ``new`` file, give it a time and close it; return True if it has another time then."""
-    try:
-        held = os.open(b"/proc/self/fd/%d" % new, os.O_PATH | os.O_CLOEXEC)
-        with held_open(held):
-            os.write(new, b"pcopy")
-            os.utime(new, ns=(_PAST, _PAST))
-            closed, new = new, -1
-            os.close(closed)
-            return libc.mtime_of(held) - _PAST > _DAY
-    finally:
-        if new >= 0:
-            abandon(new)
 
 
 def exchange_name(job: str, inode: int, name: bytes) -> bytes:

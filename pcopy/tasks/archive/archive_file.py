@@ -18,9 +18,10 @@ from pcopy.errors import NO_ROOM
 from pcopy.fsio.close import held_open, let_go
 from pcopy.fsio.named_file import open_directory_of
 from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.server import looks_new
 from pcopy.fsio.source import status_of
 from pcopy.fsio.syncer import sync_written
-from pcopy.fsio.temporary import PREFIX, looks_new
+from pcopy.fsio.temporary import PREFIX
 from pcopy.tasks.base.rank import Rank
 from pcopy.text import shown
 

@@ -28,7 +28,7 @@ from pcopy.fsio.source import status_of
 from pcopy.fsio.spelling import Spellings
 from pcopy.fsio.storage import Changed, Storage
 from pcopy.fsio.syncer import Syncer, unsyncable
-from pcopy.fsio.temporary import TemporaryNames, had_a_name, learn_times, remove_leftovers
+from pcopy.fsio.temporary import TemporaryNames, had_a_name, remove_leftovers
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.both_sides import BothSides, RootDescriptors
@@ -286,12 +286,14 @@ class Rank(BothSides):
 
     def learn_times(self, directory: int, device: int, notices: list[str]) -> None:
         """Find out if files in the open target ``directory`` lose their times when they are closed
-        (``pcopy.fsio.temporary.learn_times``). Tasks that write files call it before; it acts once for each device."""
+        (``pcopy.fsio.server.learn_times``). Tasks that write files call it before; it acts once for each device."""
         if device in late_times or not self.options.preserve.timestamps:
             return
         if self.mover.ways.of(device, directory).is_local:
             late_times[device] = False
             return
+        from pcopy.fsio.server import learn_times  # local file systems do not need it
+
         name = self.temporary_names.next()
         try:
             learn_times(directory, device, name)

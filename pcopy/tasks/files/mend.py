@@ -11,15 +11,13 @@ import errno
 import os
 import stat
 
-from pcopy.fsio.attributes import Attributes, unread_problem
-from pcopy.fsio.close import held_open
+from pcopy.fsio.attributes import Attributes, Handle, unread_problem
 from pcopy.fsio.mending import Lacking, has_metadata, lacking, mend, same_xattrs
 from pcopy.fsio.nodes import handle_of
 from pcopy.fsio.preserve import CAP_FOWNER, capable
 from pcopy.fsio.problem import MetadataProblem
+from pcopy.fsio.server import shown_of_new_file
 from pcopy.fsio.source import status_of
-from pcopy.fsio.temporary import create, remove
-from pcopy.named import NamedTuple
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.rank import Rank
@@ -50,26 +48,20 @@ def mended(result: Result, name: bytes, present: Existing, attributes: Attribute
     Returns what is there then, and what was done; None if it has to be copied anew. Raises ``Problem``.
     """
     rank, place = present.rank, present.place
-    preserve, window = rank.options.preserve, rank.options.modify_window
     with present.held() as held:
-        handle, before = handle_of(held), status_of(held)
-        lacks = lacking(handle, before, attributes, preserve, window)
-        is_harmless = lacks.is_harmless(attributes, before) and before.st_dev == rank.target_device(place)
-        if lacks.is_needed and not is_harmless:
-            made_up = rank.own(MadeUpModes).shown_for(present)
-            lacks = lacks._replace(owner=lacks.owner and not made_up.owner, mode=lacks.mode and not made_up.mode)
+        before = status_of(held)
+        lacks = _lacking_in_place(present, handle_of(held), before, attributes)
+        if lacks is None:
+            return None
         if not lacks.is_needed:
             if (problem := unread_problem(attributes.unread)) is not None:
                 raise problem
             return present, Action.SKIP
-        is_refused = rank.options.dry_run and not capable(CAP_FOWNER) and _gives_way(present, before, lacks)
-        if is_refused or not is_harmless:
-            return None
         if rank.options.dry_run:
             result.count(counts.MENDED, 1, place)
             return present, Action.META
         try:
-            applied = mend(handle, before, attributes, preserve, lacks)
+            applied = mend(handle_of(held), before, attributes, rank.options.preserve, lacks)
         except MetadataProblem as problem:
             is_refused = problem.errno in (errno.EPERM, errno.EACCES) and not problem.on_source
             if is_refused and _gives_way(present, before, lacks):
@@ -84,6 +76,24 @@ def mended(result: Result, name: bytes, present: Existing, attributes: Attribute
     if left is None:
         return None
     return present._replace(status=left), Action.META if has_changed else Action.SKIP
+
+
+def _lacking_in_place(
+    present: Existing, handle: Handle, status: os.stat_result, attributes: Attributes
+) -> Lacking | None:
+    """Return what the open item, which has this ``status``, lacks of ``attributes``, to be set without a copy.
+
+    None if it has to be copied, as far as that is known before something is set. Raises ``Problem``.
+    """
+    rank = present.rank
+    is_on_target = status.st_dev == rank.target_device(present.place)
+    lacks = lacking(handle, status, attributes, rank.options.preserve, rank.options.modify_window)
+    if lacks.is_needed and not (is_on_target and lacks.is_harmless(attributes, status)):
+        lacks = _without_made_up(present, lacks)
+    if not lacks.is_needed:
+        return lacks
+    is_refused = rank.options.dry_run and not capable(CAP_FOWNER) and _gives_way(present, status, lacks)
+    return lacks if is_on_target and lacks.is_harmless(attributes, status) and not is_refused else None
 
 
 def _gives_way(present: Existing, status: os.stat_result, lacks: Lacking) -> bool:
@@ -102,42 +112,23 @@ def _gives_way(present: Existing, status: os.stat_result, lacks: Lacking) -> boo
     return os.access(handle_of(present.directory), os.W_OK | os.X_OK, effective_ids=True)
 
 
-class MadeUp(NamedTuple):
-    """True for each that a file system makes up, whatever was set."""
-
-    owner: bool
-    mode: bool
-
-
-class MadeUpModes:
-    """What file systems make up, by st_dev: a new file of ours has another mode or owner than it was made with.
+def _without_made_up(present: Existing, lacks: Lacking) -> Lacking:
+    """Return ``lacks`` without the mode and owner that the file system of ``present`` makes up.
 
     Such are CIFS and FUSE with fixed modes or owners, and NFS with root_squash. A new copy has no better mode or owner
-    there than the present item, so nothing is copied for that.
+    there than the present item, so nothing is copied for that. A dry run, which makes no file, does not find out.
+    Raises ``Problem``.
     """
-
-    def __init__(self, rank: Rank) -> None:
-        self._rank = rank
-        self._known: dict[int, MadeUp] = {}
-
-    def shown_for(self, present: Existing) -> MadeUp:
-        """What the file system of ``present`` makes up: a new file is made beside it, once per file system, but in a
-        dry run. Raises ``Problem``."""
-        device = present.status.st_dev
-        if device not in self._known:
-            if self._rank.options.dry_run:
-                return MadeUp(False, False)
-            temporary = self._rank.temporary_names.next()
-            try:
-                with held_open(create(present.directory, temporary)) as made:
-                    status = status_of(made)
-            finally:
-                remove(present.directory, temporary)
-            self._known[device] = MadeUp(status.st_uid != os.geteuid(), stat.S_IMODE(status.st_mode) != 0o600)
-        return self._known[device]
+    if present.rank.options.dry_run:
+        return lacks
+    shown = shown_of_new_file(present.directory, present.rank.temporary_names.next())
+    return lacks._replace(owner=lacks.owner and not shown.has_other_owner, mode=lacks.mode and not shown.has_other_mode)
 
 
 def is_copied_for_links(present: Existing, source: os.stat_result) -> bool:
     """True if ``present``, which looks like ``source`` and may not be linked, is copied anew so that the source's
     further names can become links to the copy. Raises ``Problem``."""
-    return present.has_further_names(source) and not any(present.rank.own(MadeUpModes).shown_for(present))
+    if not present.has_further_names(source) or present.rank.options.dry_run:
+        return present.has_further_names(source)
+    shown = shown_of_new_file(present.directory, present.rank.temporary_names.next())
+    return not (shown.has_other_owner or shown.has_other_mode)
