@@ -207,7 +207,7 @@ RULES = (
     ),
     Rule(
         "a new node belongs to us",
-        (Edit("fsio/nodes.py", "return made.st_uid == uid and not", "return not"),),
+        (Edit("fsio/nodes.py", "return made.st_uid == shown.uid and not", "return not"),),
         ("a new FIFO becomes somebody else's",),
     ),
     Rule(
