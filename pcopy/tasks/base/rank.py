@@ -286,11 +286,17 @@ class Rank(BothSides):
 
     def learn_times(self, directory: int, device: int, notices: list[str]) -> None:
         """Find out if files in the open target ``directory`` lose their times when they are closed
-        (``pcopy.fsio.server.learn_times``). Tasks that write files call it before; it acts once for each device."""
+        (``pcopy.fsio.server.learn_times``). Tasks that write files call it before; it acts once for each device.
+
+        With ``Options.sequential`` that is assumed: a file made to find it out might not be removable.
+        """
         if device in late_times or not self.options.preserve.timestamps:
             return
         if self.mover.ways.of(device, directory).is_local:
             late_times[device] = False
+            return
+        if self.options.sequential:
+            late_times[device] = True
             return
         from pcopy.fsio.server import learn_times  # local file systems do not need it
 
