@@ -53,29 +53,35 @@ def note_not_durable(path: bytes) -> None:
     Raises ``OSError``.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    os.close(os.open(os.path.join(path, b"not-durable-" + boot_id().encode()), flags, 0o600))
+    os.close(os.open(os.path.join(path, _not_durable_name()), flags, 0o600))
     sync_directory_at(path)
 
 
 def is_distrusted(path: bytes) -> bool:
     """Return True if a record in the job directory ``path`` may count files as done that a reboot has lost.
 
-    That a host has not been rebooted is known of this one only. Raises ``OSError``.
+    Only of this host it is known whether it was rebooted. Raises ``OSError``.
     """
-    this_boot = b"not-durable-" + boot_id().encode()
-    marks = [name for name in map(os.fsencode, os.listdir(path)) if re.fullmatch(NOT_DURABLE, name)]
-    return any(name != this_boot or name.endswith(b"-") for name in marks)
+    of_this_boot = _not_durable_name() if boot_id() else b""
+    return any(name != of_this_boot for name in _marks(path))
 
 
 def forget_records(path: bytes) -> None:
-    """Remove from the job directory ``path`` all that says how far the job has come; raise ``OSError``."""
-    found = map(os.fsencode, os.listdir(path))
+    """Remove from the job directory ``path`` the reference to the records; raise ``OSError``."""
     with suppress(FileNotFoundError):
         os.unlink(os.path.join(path, CURRENT))
-    for name in found:
-        if re.fullmatch(NOT_DURABLE, name):
-            os.unlink(os.path.join(path, name))
+    for name in _marks(path):
+        os.unlink(os.path.join(path, name))
     sync_directory_at(path)
+
+
+def _not_durable_name() -> bytes:
+    return b"not-durable-" + boot_id().encode()
+
+
+def _marks(path: bytes) -> list[bytes]:
+    """Return the names of ``NOT_DURABLE`` in a job directory; raise ``OSError``."""
+    return [name for name in map(os.fsencode, os.listdir(path)) if re.fullmatch(NOT_DURABLE, name)]
 
 
 def names(descriptor: int) -> list[bytes]:
