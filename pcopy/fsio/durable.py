@@ -84,7 +84,7 @@ def replacing(
 
 @contextmanager
 def explained(operation: str, lacking: str) -> Iterator[None]:
-    """What the system refuses is a ``Problem``. If the file system does not support the operation, that states so."""
+    """Raise ``Problem`` for an ``OSError``. If the file system does not support ``operation``, the text states that."""
     with failing(operation):
         try:
             yield
@@ -122,7 +122,7 @@ def sync_directory_at(path: bytes) -> None:
 
 
 def boot_id() -> str:
-    """Return what names the time since this host was started; empty if the system does not tell."""
+    """Return the number that identifies this start of the host; empty if the system has none."""
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
         return file.read().strip()
     return ""

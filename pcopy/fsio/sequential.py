@@ -17,13 +17,8 @@ from pcopy.fsio.problem import Problem
 from pcopy.fsio.temporary import NEW, PREFIX, remove
 from pcopy.named import NamedTuple
 
-_UNSUPPORTED = frozenset(
-    (
-        *(errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES, errno.EINVAL, errno.ESPIPE),
-        errno.EXDEV,
-    )
-)
-"""Errors of an operation that a file system does not support. A full disk, for instance, says nothing of that."""
+_UNSUPPORTED = {errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES, errno.EINVAL, errno.ESPIPE, errno.EXDEV}
+"""Errors of an operation that a file system does not support. Others, as of a full disk, say nothing about that."""
 
 _NAME_REFUSED = _UNSUPPORTED | {errno.ENOENT, errno.EIO}
 _APART = 1 << 16
@@ -38,18 +33,24 @@ It has the same name each time, so that no second one is left where nothing can 
 
 
 class Examined(NamedTuple):
-    """What is not possible in a directory, with the error (empty: nothing was found), and the name of a file that the
-    examination has left there, since it could not be removed."""
+    """The operation that is not possible in a directory, with the error (empty: all are possible), and the name of a
+    file that the examination has left there, since it could not be removed."""
 
     lacking: str = ""
     left: str = ""
 
+    @property
+    def refusal(self) -> str:
+        """Why a file cannot be renamed when it is whole, in words; empty if it can."""
+        also = f" ({self.left} is left there)" if self.left else ""
+        return f"the file system {self.lacking}{also}" if self.lacking else ""
+
 
 def examine(path: bytes, *, writes: bool = True) -> Examined:
-    """Find out what is not possible in the directory ``path``.
+    """Find out which operation is not possible in the directory ``path``.
 
-    ``writes``: files are to be written in any order. What cannot be found out, as on a full disk, is taken to be
-    possible: the copy reports it. Raises nothing.
+    ``writes``: files are to be written in any order. What cannot be examined, as on a full disk, counts as
+    possible: the copy reports the error. Raises nothing.
     """
     with suppress(OSError), held_open(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
         before = os.fstat(directory)
@@ -65,7 +66,7 @@ def _examined(directory: int, *, writes: bool) -> Examined:
     try:
         descriptor = _created(directory, NAME)
     except Problem as problem:
-        return Examined(_told("cannot remove files", problem), os.fsdecode(NAME))
+        return Examined(_lacking("cannot remove files", problem), os.fsdecode(NAME))
     except OSError as error:
         return _without_dot(directory, error)
     lacking, name = _written(descriptor, writes=writes), NAME
@@ -76,13 +77,13 @@ def _examined(directory: int, *, writes: bool) -> Examined:
             name = renamed
         except OSError as error:
             if error.errno in _UNSUPPORTED:
-                lacking = _told("cannot rename files", error)
+                lacking = _lacking("cannot rename files", error)
     return _removed(directory, name, lacking)
 
 
 def _without_dot(directory: int, refused: OSError) -> Examined:
     """As ``_examined``, where the file was ``refused``: make one whose name has no leading dot."""
-    name, lacking = NAME.removeprefix(b"."), _told("refuses names with a leading dot", refused)
+    name, lacking = NAME.removeprefix(b"."), _lacking("refuses names with a leading dot", refused)
     try:
         if refused.errno not in _NAME_REFUSED:
             return Examined()
@@ -99,7 +100,7 @@ def _removed(directory: int, name: bytes, lacking: str) -> Examined:
     try:
         remove(directory, name)
     except Problem as problem:
-        return Examined(lacking or _told("cannot remove files", problem), os.fsdecode(name))
+        return Examined(lacking or _lacking("cannot remove files", problem), os.fsdecode(name))
     return Examined(lacking)
 
 
@@ -113,7 +114,7 @@ def _created(directory: int, name: bytes) -> int:
 
 
 def _written(descriptor: int, *, writes: bool) -> str:
-    """Write to the new file, and close it; return what is not possible."""
+    """Write to the new file, and close it; return the operation that is not possible."""
     try:
         try:
             if writes:
@@ -126,9 +127,9 @@ def _written(descriptor: int, *, writes: bool) -> str:
         os.close(descriptor)  # some file systems report only here what they do not support
     except OSError as error:
         if error.errno in _UNSUPPORTED:
-            return _told("accepts writes only in order, to new files", error)
+            return _lacking("accepts writes only in order, to new files", error)
     return ""
 
 
-def _told(what: str, error: OSError) -> str:
-    return f"{what} ({error.strerror})"
+def _lacking(operation: str, error: OSError) -> str:
+    return f"{operation} ({error.strerror})"

@@ -103,13 +103,13 @@ def _syncfs_reaches_storage(descriptor: int) -> bool:
 
 
 def _mount_of(descriptor: int) -> tuple[bytes, bytes, bytes]:
-    """Return of the mount in which something open lies: the path, escaped as in /proc; its options; the type.
+    """Return path, options and type of the mount in which something open lies. The path is escaped as in /proc.
 
-    They are empty if there is no /proc.
+    All are empty if there is no /proc.
     """
     try:
-        with open(f"/proc/self/fdinfo/{descriptor}", "rb") as told:
-            number = next((line.split()[1] for line in told if line.startswith(b"mnt_id:")), b"")
+        with open(f"/proc/self/fdinfo/{descriptor}", "rb") as information:
+            number = next((line.split()[1] for line in information if line.startswith(b"mnt_id:")), b"")
         with open("/proc/self/mountinfo", "rb") as mounts:
             for fields in map(bytes.split, mounts):
                 if fields[0] == number:

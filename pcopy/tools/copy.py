@@ -111,8 +111,8 @@ class CopyPreparation(Preparation):
             if options.sequential or not is_ordinary(directory_filled(roots)):
                 from pcopy.tools.sequential import fitting  # few destinations need it
 
-                options, told = fitting(options, directory_filled(roots))
-                self._earlier = self._earlier._replace(told=(*self._earlier.told, *told))
+                options, notices = fitting(options, directory_filled(roots))
+                self._earlier = self._earlier._replace(told=(*self._earlier.told, *notices))
             self.job = Job(os.urandom(5).hex(), 1, roots, options, doubted=self._earlier.doubted)
             self._listed = self._read_list(roots) if options.files_from else None
         self._signature: str | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pcopy.errors import Refused
-from pcopy.fsio.sequential import examine
+from pcopy.fsio.sequential import Examined, examine
 from pcopy.tasks.base.job import KEEPING, Options, unrecognised
 from pcopy.text import shown
 
@@ -14,21 +14,21 @@ def fitting(options: Options, path: bytes) -> tuple[Options, list[str]]:
     If files there can only be written in order and under their own names, that is how the job writes all files, and
     holes are filled. Raises ``Refused`` where the options exclude that.
     """
-    told: list[str] = []
-    if not (options.sequential or options.dry_run):
-        lacking, left = examine(path)
+    notices: list[str] = []
+    if not options.sequential:
+        lacking, left = Examined() if options.dry_run else examine(path)
         if left:
-            told.append(f"{shown(path)}: a file of pcopy's own is left there, since it cannot be removed: {left}")
+            notices.append(f"{shown(path)}: a file of pcopy's own is left there, since it cannot be removed: {left}")
         if not lacking:
-            return options, told
+            return options, notices
         why = f"{shown(path)}: the file system {lacking}"
         if options.existing in KEEPING:
             raise Refused(f"{why}, and {unrecognised(options.existing)}")
         if options.backup:
             raise Refused(f"{why}, and --backup would rename what is replaced: leave it out")
-        told.append(f"{why}: each file is written under its own name, in order, by one rank")
+        notices.append(f"{why}: each file is written under its own name, in order, by one rank")
         options = options._replace(sequential=True)
-    return options._replace(preserve=options.preserve._replace(sparse=False)), told
+    return options._replace(preserve=options.preserve._replace(sparse=False)), notices
 
 
 def refuse_restricted(path: bytes, file: bytes, advice: str, *, writes: bool) -> None:
@@ -36,7 +36,5 @@ def refuse_restricted(path: bytes, file: bytes, advice: str, *, writes: bool) ->
 
     ``writes``: it is written in any order.
     """
-    lacking, left = examine(path, writes=writes)
-    also = f" ({left} is left there)" if left else ""
-    if lacking:
-        raise Refused(f"{shown(file)}: cannot be made: the file system {lacking}{also}; {advice}")
+    if why := examine(path, writes=writes).refusal:
+        raise Refused(f"{shown(file)}: cannot be made: {why}; {advice}")

@@ -106,8 +106,8 @@ class UnpackPreparation(OfArchive):
         if not (options.dry_run or is_ordinary(root.target)):
             from pcopy.tools.sequential import fitting  # few destinations need it
 
-            options, told = fitting(options, root.target)
-            self.remarks += told
+            options, notices = fitting(options, root.target)
+            self.remarks += notices
         self.job = Job(os.urandom(5).hex(), 1, (root,), options)
 
     def begin(self, ranks: int) -> None:

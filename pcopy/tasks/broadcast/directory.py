@@ -105,12 +105,8 @@ class OpenTarget(OfHost, code=160, doing="opening the directory of this host"):
         if target.problem is None and target.is_written and not is_ordinary(self.directory):
             from pcopy.fsio.sequential import examine  # few directories need it
 
-            lacking, left = examine(self.directory)
-            if lacking:
-                also = f" ({left} is left there)" if left else ""
-                text = (
-                    f"the file system {lacking}{also}: send to another directory, and copy the files there with pcopy"
-                )
+            if why := examine(self.directory).refusal:
+                text = f"{why}: send to another directory, and copy the files there with pcopy"
                 target.problem = Problem("create", 0, text=text)
 
 
