@@ -80,7 +80,7 @@ class Xattrs(NamedTuple):
 
     @property
     def problem(self) -> MetadataProblem | None:
-        """Why the item fails, though its contents are copied."""
+        """The problem with which the item fails, though its contents are copied; None if all was read."""
         return unread_problem(self.unread)
 
 
@@ -130,8 +130,8 @@ def read_xattrs(handle: Handle, preserve: Preserve, names: list[str] | None = No
         names: of all extended attributes, if they are known.
         follow: False if ``handle`` is a path whose last name may be that of a symbolic link.
 
-    Raises ``Problem`` for a file that is marked as half written, and for a name that is gone. An attribute that cannot
-    be read is no reason not to copy the contents: it is ``unread``.
+    Raises ``Problem`` for a file that is marked as half written, and for a name that no longer exists. An attribute
+    that cannot be read is no reason not to copy the contents: it is ``unread``.
     """
     at = partial if follow else partial(partial, follow_symlinks=False)
     if names is None:
@@ -190,7 +190,7 @@ def rights_without(acl: bytes) -> int:
 
 
 def _unread(operation: str, error: OSError, *, by_name: bool) -> tuple[str, int]:
-    """Raise ``Problem`` if the item was asked for by its name, and that is gone."""
+    """Raise ``Problem`` if the item was asked for by its name, which no longer exists."""
     number = error.errno or errno.EIO
     if by_name and number == errno.ENOENT:
         raise Problem(operation, number, on_source=True, changed=True) from error

@@ -47,9 +47,9 @@ class NewFile:
     # What a small file has in common with all others is not set for each.
     shortcoming: MetadataProblem | None = None
     other_layout = ""
-    """Why it has another layout than the one that was wanted: fewer stripes, or what it inherits."""
+    """The reason for another layout than the wanted one: it has fewer stripes, or is inherited."""
     recipe: Recipe = PLAIN
-    """What asks for the layout that it has got."""
+    """The recipe of the layout that the file has got."""
     _before: tuple[int, ...] = ()
     _made: Identity | None = None
     _status: os.stat_result | None = None

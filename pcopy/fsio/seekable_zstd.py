@@ -62,12 +62,12 @@ _RLE, _COMPRESSED = 1, 2
 
 
 class TrailingGarbage(Problem):
-    """Behind whole frames, or members of gzip, stand bytes that begin none: all contents were read before."""
+    """Bytes follow whole frames (or members of gzip) and begin none. All contents have been read by then."""
 
     @classmethod
     def at(cls, offset: int, program: str) -> TrailingGarbage:
-        """Return the problem of what stands at ``offset`` of a file that ``program`` has compressed."""
-        text = f"what stands from byte {offset} on was not compressed by {program}, and is ignored"
+        """Return the problem of the bytes from ``offset`` on of a file that ``program`` has compressed."""
+        text = f"the bytes from {offset} on were not compressed by {program}, and are ignored"
         return cls("decompress", errno.EBADMSG, on_source=True, text=text)
 
 

@@ -57,7 +57,7 @@ def examine(path: bytes, *, writes: bool = True) -> Examined:
         try:
             return _examined(directory, writes=writes)
         finally:
-            with suppress(OSError):  # whatever is refused later has left the directory as it was
+            with suppress(OSError):  # a job that is refused later has changed nothing
                 os.utime(directory, ns=(before.st_atime_ns, before.st_mtime_ns))
     return Examined()
 

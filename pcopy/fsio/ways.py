@@ -60,8 +60,8 @@ _CLUSTERS = (0x0BD00BD0, 0x47504653, 0x19830326, 0x01161970, 0x7461636F)  # Lust
 def is_ordinary(path: bytes) -> bool:
     """Return True if files can be renamed, and written at any offset, in the directory ``path``, as its type shows.
 
-    Of other types, such as FUSE, that is not known (``pcopy.fsio.sequential``). Also True if nobody can tell: whoever
-    opens the directory reports the error.
+    Of other types, such as FUSE, that is not known (``pcopy.fsio.sequential``). Also True if the type cannot be read:
+    opening the directory for the job reports the error.
     """
     try:
         descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""How many items a job has deleted (``--delete``): counted at each deletion, in a file of each rank.
+"""Counts the items that a job deletes (``--delete``), at each deletion, in a file of each rank.
 
 Records are written at intervals: of a rank that is killed they lack what it has deleted since then. The files lie in
 the job's directory, and are mapped into memory. They are not synced: after a loss of power the records may have more.

@@ -69,7 +69,7 @@ class Keeping(NamedTuple):
 
 
 BEGINS_ANEW = "files could not be synced here, and this host was rebooted since, or is another one: the job begins anew"
-"""Of a destination; the checkpoint of the job is not used."""
+"""A notice about a destination. The checkpoint of the job is not used."""
 
 
 @contextmanager

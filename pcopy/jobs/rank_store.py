@@ -65,7 +65,7 @@ class RankStore:
         self._keeper = keeper
         self._writer = SegmentWriter(keeping.directory, run, rank)
         self._is_marked = False
-        """Is it recorded that this rank's records are not durable?"""
+        """True if it is recorded that the records of this rank are not durable."""
         self.lock: Lock | None = None
         self._taking = allocate_lock()
         self._is_begun = bool(rank == 0 or keeping.resumed)

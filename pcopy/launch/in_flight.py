@@ -166,7 +166,7 @@ class InFlight:
         most = affordable_threads()
         self._growth = Growth(0 if asked else min(MOST_OF_HOST // ranks, most))
         self._short = 0
-        """How often descriptors had run out when that was looked at last."""
+        """The value of ``shortage.met`` at the last look."""
         self._clock = clock
         self._delay = delay or run_queue_delay
         self._due = 0.0

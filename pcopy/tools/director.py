@@ -103,7 +103,7 @@ class JobDirector:
         self.ended = Ended(errors.INTERNAL, Totals(), None)
         """A reason to halt that comes later counts no more."""
         self._counted = 0
-        """By how much less than what earlier runs have counted for ``to_delete`` they have deleted, as COUNT begins."""
+        """What earlier runs have counted for ``to_delete`` and have not deleted, as COUNT begins."""
 
     def first_tasks(self, phase: int) -> Iterable[Spawn]:
         """What the first ranks of hosts, all ranks, or rank 0 do in this phase."""

@@ -39,7 +39,7 @@ class Room(NamedTuple):
 
 
 def free_on(path: bytes) -> Room:
-    """What is left for us where ``path`` lies; raises ``OSError``, also if that is unknown."""
+    """Return what is free for this process where ``path`` lies; raise ``OSError``, also if that is unknown."""
     there = os.statvfs(path)
     free = free_bytes(there, reserved=capable(CAP_SYS_RESOURCE))
     return Room(free, there.f_favail if there.f_files else -1)

@@ -172,7 +172,7 @@ def test_garbage_behind_a_stream_is_ignored_and_reported(program: str, rest: byt
     assert subprocess.run(["tar", "-xf", archive, "-C", by_tar], check=False, capture_output=True).returncode == 2
     assert differences(tree, by_tar / "tree") == []
 
-    words = f"was not compressed by {program}, and is ignored".encode()
+    words = f"were not compressed by {program}, and are ignored".encode()
     done = ptar("-x", "-f", archive, "-C", place, ranks=2)
     assert done.returncode == 1, show(done)
     assert words in done.stderr, show(done)

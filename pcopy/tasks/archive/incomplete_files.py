@@ -33,7 +33,7 @@ class IncompleteFiles:
 
 
 class IncompleteFile(Note, code=189, doing="listing incomplete files"):
-    """Tells rank 0 the ``name`` in the archive of a file whose contents are not all there."""
+    """Reports to rank 0 the ``name`` in the archive of a file whose contents are not all there."""
 
     name: bytes
 

@@ -209,8 +209,8 @@ def put_aside(descriptor: int, program: str, directory: bytes) -> tuple[int, str
 def _free(descriptor: int) -> int:
     """Return the bytes that are left; if that is unknown, more than are ever needed."""
     with failing("statvfs"):
-        told = os.fstatvfs(descriptor)
+        status = os.fstatvfs(descriptor)
     try:
-        return free_bytes(told)
+        return free_bytes(status)
     except OSError:
         return sys.maxsize

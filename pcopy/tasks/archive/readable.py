@@ -1,4 +1,4 @@
-"""Which of the files that were found may turn out to be unreadable when they are opened.
+"""Separates the files that can be opened for certain from those that may be unreadable.
 
 A file that cannot be opened is left out of an archive, and that must be known before the archive is laid out. Most
 files need not be opened for it: their modes and the rights of this process show that they can be.

@@ -84,7 +84,7 @@ class Options(NamedTuple):
     checksum: bool = False
     inplace: bool = False
     sequential: bool = False
-    """Is each file written under its own name, in order and by one rank? (``pcopy.fsio.sequential``)"""
+    """True if each file is written under its own name, in order and by one rank (``pcopy.fsio.sequential``)."""
     dereference: bool = False
     one_file_system: bool = False
     hash: str = ""

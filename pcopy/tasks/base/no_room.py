@@ -31,12 +31,12 @@ MOST_FAILURES = 1000
 _GET_ATTRIBUTES = 0x801C581F
 """FS_IOC_FSGETXATTR: a struct fsxattr, see ioctl_xfs_fsgetxattr(2)."""
 _ATTRIBUTES = struct.Struct("=12xI12x")
-"""Of that only the number of the project."""
+"""The part of it that is read: the number of the project."""
 _NEEDS_NO_DATA = frozenset(("create", "mkdir", "mknod", "symlink", "link"))
 
 
 class Charged(NamedTuple):
-    """To what an item was charged that found no room: the directory, or its project if it has one, and the owner.
+    """The directory, or its project if it has one, and the owner to which an item that found no room was charged.
 
     ``directory`` is a number of a root and a path; both are empty for an item of a project.
     """
@@ -47,7 +47,7 @@ class Charged(NamedTuple):
 
 
 def charged_to(place: Place, directory: int) -> Charged:
-    """Return to what new items in the open target directory ``place`` are charged."""
+    """Return the directory or project, and the owner, to which new items in the open ``directory`` are charged."""
     group, project = os.getegid(), 0
     with suppress(OSError):
         status = os.fstat(directory)
@@ -60,7 +60,7 @@ def charged_to(place: Place, directory: int) -> Charged:
 def what_lacks(problem: Problem, file_system: int, size: int) -> str:
     """Return what the file system of an open directory lacks for an item of ``size`` bytes, for the user.
 
-    Empty if it lacks nothing, as far as statfs(2) tells: one of 0 blocks tells nothing.
+    Empty if it lacks nothing, as far as statfs(2) shows: one of 0 blocks shows nothing.
     """
     try:
         found = os.fstatvfs(file_system)
@@ -76,7 +76,7 @@ def what_lacks(problem: Problem, file_system: int, size: int) -> str:
 
 
 def where(place: Charged, shown_path: bytes) -> str:
-    """Return in words to what an item was charged."""
+    """Return the directory or project to which an item was charged, in words."""
     if place.project:
         return f"project {place.project}"
     return f"directory {shown(os.path.dirname(shown_path))}"

@@ -42,7 +42,7 @@ _UNSYNCABLE = (
     "a kill loses nothing, but what was written may be lost if this host or the file server stops, "
     "and a checkpoint is not used after a reboot"
 )
-"""What it means that a file system has no means to bring files to storage."""
+"""The consequence for the user of a file system that cannot bring files to storage."""
 
 
 class Tried(Enum):
@@ -346,7 +346,7 @@ class Result(counts.Counted):
             self.unknown.append((what, text))
 
     def other_layout(self, place: Place, name: bytes, why: str) -> None:
-        """The item has another layout than the one that was wanted: each counts, the first is told."""
+        """The item has another layout than the one that was wanted: each counts, and the first is reported."""
         self.warn_once(place, name, why)
 
     def warn_once(self, place: Place, name: bytes, text: str) -> None:

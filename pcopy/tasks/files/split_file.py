@@ -126,7 +126,10 @@ def _split(item: Item, rank: Rank, result: Result, *, in_turn: bool) -> Generato
 
 
 def _spawn_chunks(rank: Rank, result: Result, file: OpenFile, stripes: Stripes, *, data: int, in_turn: bool) -> None:
-    """What fills the file, and FileOpened; or FinishFile, where nothing is to be filled. It holds ``data`` bytes."""
+    """Spawn the tasks that fill the file, and FileOpened; or FinishFile if nothing is to be filled.
+
+    ``data``: bytes of the file that are in no hole.
+    """
     size = file.version.size
     chunk = _chunk(rank, size, in_turn, stripes.unit)  # it may have grown since it was found
     if not rank.options.chunk_size:

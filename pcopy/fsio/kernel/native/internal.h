@@ -144,8 +144,9 @@ void pk_take_back(const pk_batch *batch, int writing, const char *name);
 int pk_write_all(int writing, const unsigned char *data, size_t size);
 /* Has it that owner already, as far as that is known? */
 int pk_has_owner(pk_batch *batch, int writing, uid_t uid, gid_t gid);
-/* What follows its owner and attributes, in the order of pcopy/fsio/attributes.py: ACL, mode and times. -1: not all. */
+/* Close a new file that is written, and set its times after that if the server changes them at the close. */
 int pk_close_new(pk_worker *worker, const pk_batch *batch, int writing, const struct timespec times[2]);
+/* What follows its owner and attributes, in the order of pcopy/fsio/attributes.py: ACL, mode and times. -1: not all. */
 int pk_give_mode_and_times(pk_worker *worker, const pk_batch *batch, int writing, mode_t mode,
                            const struct timespec times[2]);
 void pk_release_directories(pk_batch *batch);

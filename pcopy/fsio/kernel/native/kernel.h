@@ -198,7 +198,7 @@ typedef struct pk_batch {
     const uint32_t *place; /* of each row */
     const char *prefixes;  /* of PK_PATHS: the path of the directory, with a slash and a zero at its end */
     const uint8_t *pax;    /* the block before a record of nothing but a time */
-    uint64_t *gone;       /* of PK_REMOVE: NULL, or what is counted up for each item right after its removal */
+    uint64_t *gone;        /* of PK_REMOVE: NULL, or a number to which 1 is added right after each removal */
     int at_once;          /* rows that may change the target directory at a time; 0: any number */
     /* The kernel's own. */
     int cancelled;
