@@ -232,7 +232,7 @@ def change_owner(handle: Handle, uid: int, gid: int) -> bool:
     Raises ``Problem`` if the failure is not excused (``_is_excused``).
     """
     try:
-        patiently(partial(os.chown, handle, uid, gid), INTERRUPTED)
+        patiently(partial(_set_owner, handle, uid, gid), INTERRUPTED)
         return True
     except OSError as error:
         if not _is_excused(error, uid, gid):
@@ -245,6 +245,27 @@ def change_owner(handle: Handle, uid: int, gid: int) -> bool:
             if error.errno != errno.EPERM and not _is_excused(error, one, other):
                 raise Problem.of("chown", error) from error
     return False
+
+
+def _set_owner(handle: Handle, uid: int, gid: int) -> None:
+    """Call chown(2); raise ``OSError``. A refusal does not count if the item has this owner and group already.
+
+    Some servers refuse each change of an owner, and show all files with one owner.
+    """
+    try:
+        os.chown(handle, uid, gid)
+    except OSError as error:
+        if error.errno in INTERRUPTED or not _has_owner(handle, uid, gid):
+            raise
+
+
+def _has_owner(handle: Handle, uid: int, gid: int) -> bool:
+    """Return True if the item has this owner and group; -1 stands for any."""
+    try:
+        status = os.stat(handle)
+    except OSError:  # the call that was refused is reported
+        return False
+    return uid in (-1, status.st_uid) and gid in (-1, status.st_gid)
 
 
 def _is_excused(error: OSError, uid: int, gid: int) -> bool:
@@ -382,7 +403,7 @@ class Dressing:
             uid, gid = kept.st_uid, kept.st_gid
         told = preserve.chown
         if told != (-1, -1):
-            self.attempt("chown", lambda: os.chown(self._handle, *told))
+            self.attempt("chown", lambda: _set_owner(self._handle, *told))
             uid, gid = (-1 if named >= 0 else other for named, other in zip(told, (uid, gid), strict=True))
         owned = False
         if (uid, gid) != (-1, -1):

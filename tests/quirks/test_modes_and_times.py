@@ -10,6 +10,7 @@ import pytest
 
 from bench.latency import slow
 from tests.quirks.programs import CASES, run
+from tests.support.command import Argument, pcopy, show
 from tests.support.files import NOW, noise, write
 from tests.support.quirks import quirky
 
@@ -100,3 +101,35 @@ def test_one_file_only_is_made_to_find_out_about_times(source: Path, area: Path,
         counts = mounted.counts()
     assert counts["write"] == 20 + 1 + 2, counts
     assert sum(each.stat().st_size for each in (backing / "first/deep").iterdir()) == 30
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("error", ["EPERM", "EINVAL"])
+def test_refused_owner_that_an_item_has_already_is_no_failure(area: Path, kernel: str, error: str) -> None:
+    """All files belong to one user there, and the server refuses each change of an owner."""
+    owner = 12345
+    source = area / "source"
+    for name in ("file", "inner/file"):
+        write(source / name, noise(9))
+    os.link(source / "file", source / "inner/name")
+    for path in (source, *source.rglob("*")):
+        os.chown(path, owner, owner)
+    archive = area / "archive"
+    subprocess.run(["tar", "-cf", archive, "-C", source, "."], check=True)
+    backing = area / "backing"
+    backing.mkdir()
+    copies: dict[str, tuple[Argument, ...]] = {
+        "pcopy": (f"{source}/",),
+        "psync": (f"{source}/",),
+        "pcopy --chown": ("--chown", f"{owner}:{owner}", f"{source}/"),
+        "pcopy --no-preserve": ("--no-preserve", "ownership", f"{source}/"),
+    }
+    with quirky(backing, f"fixed_owner={owner}", f"chown={error}") as mounted:
+        for program, words in copies.items():
+            for _again in range(2):  # over files that are there, too
+                done = pcopy("-q", *words, mounted / program, program=program.split()[0], env={"PCOPY_KERNEL": kernel})
+                assert done.returncode == 0, show(done)
+        (mounted / "unpacked").mkdir()
+        run("ptar", "-x", "-f", archive, "-C", mounted / "unpacked", kernel=kernel)
+        for copy in mounted.iterdir():
+            assert subprocess.run(["diff", "-r", source, copy], check=False).returncode == 0, copy
