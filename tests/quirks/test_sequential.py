@@ -230,3 +230,26 @@ def test_signal_stops_in_order(area: Path, source: Path) -> None:
         assert stopped.process.returncode == 75
     whole = [path for path in (area / "copy").rglob("*") if path.is_file() and not path.is_symlink()]
     assert all(path.read_bytes() == (source / path.relative_to(area / "copy")).read_bytes() for path in whole)
+
+
+@pytest.mark.parametrize("kernel", ["c", "python"])
+def test_names_with_a_leading_dot_fail_with_the_reason(area: Path, kernel: str) -> None:
+    source = area / "source"
+    (source / ".directory").mkdir(parents=True)
+    (source / ".file").write_text("contents")
+    (source / ".link").symlink_to("elsewhere")
+    os.mkfifo(source / ".fifo")
+    archive = area / "archive"
+    subprocess.run(["tar", "-cf", archive, "-C", source, "."], check=True)
+    with restricted(area, "no dot names") as (mounted, _):
+        (mounted / "there").mkdir()
+        for program, words in (
+            ("pcopy", (f"{source}/", mounted / "copy")),
+            ("psync", (f"{source}/", mounted / "copy")),
+            ("ptar", ("-x", "-f", archive, "-C", mounted / "there")),
+        ):
+            run_ = run(*words, program=program, kernel=kernel)
+            assert run_.returncode == 1, show(run_)
+            for name in (".directory", ".file", ".link", ".fifo"):
+                (line,) = (each for each in run_.stderr.decode().splitlines() if f"/{name}: " in each)
+                assert "Invalid argument: the file system may refuse names with a leading dot" in line, show(run_)

@@ -57,6 +57,7 @@ _FILLING = (
     *("write", "create", "mkdir", "mknod", "symlink", "link", "truncate", "copy_file_range", "fsync", "close"),
     *("fallocate", "fdatasync", "sync_file_range"),
 )
+_NAMING = ("create", "mkdir", "mknod", "symlink", "link", "rename")
 S = TypeVar("S")
 M = TypeVar("M", FilesMade, Copied)
 
@@ -355,7 +356,12 @@ class Rank(BothSides):
 
         Return what the user should know beside the error itself.
         """
-        if problem.errno not in _FULL or problem.operation not in _FILLING or problem.on_source:
+        if problem.on_source:
+            return ""
+        if problem.errno == errno.EINVAL and problem.operation in _NAMING:
+            is_dotted = (name or os.path.basename(place.path)).startswith(b".")
+            return "the file system may refuse names with a leading dot" if is_dotted else ""
+        if problem.errno not in _FULL or problem.operation not in _FILLING:
             return ""
         from pcopy.tasks.base import no_room  # most jobs find room
 
