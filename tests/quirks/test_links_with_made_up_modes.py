@@ -43,3 +43,23 @@ def test_a_second_mirror_copies_no_hard_link_again(kernel: str, quirk: str) -> N
             words = ["rsync", "-nrltc", "--omit-dir-times", "--itemize-changes", f"{source}/", str(tree / "copy")]
             assert subprocess.run(words, check=True, capture_output=True).stdout == b""
             assert not list(backing.rglob(".pcopy-*"))
+
+
+@pytest.mark.parametrize("kernel", ["c", "python"])
+def test_copies_in_place_of_links_are_reported_once_with_their_number(kernel: str) -> None:
+    """The directory belongs to somebody else, as it seems, and files have no handles."""
+    with scratch() as area:
+        source, backing = area / "source", area / "backing"
+        source.mkdir()
+        backing.mkdir()
+        for number in range(3):
+            (source / f"file{number}").write_bytes(b"%d" % number)
+            os.link(source / f"file{number}", source / f"name{number}")
+        with quirky(backing, "fixed_owner=65534") as tree:
+            words = ["--json", "--no-preserve", "ownership", f"{source}/", tree / "copy"]
+            done = pcopy(*words, ranks=1, env={"PCOPY_KERNEL": kernel})
+            assert subprocess.run(["diff", "-r", source, tree / "copy"], check=False).returncode == 0
+        totals = summary(done)
+        assert (done.returncode, totals["files"], totals["hardlinks"], totals["warnings"]) == (0, 6, 0, 3), show(done)
+        assert done.stderr.count(b"its further names become copies: ") == 1, show(done)
+        assert b"(--no-preserve links makes such copies without a warning) (others like it" in done.stderr, show(done)

@@ -40,6 +40,10 @@ NOT_LINKED = (
     "the file system refuses this hard link: the name is a copy of its own"
     " (--no-preserve links makes such copies without a warning)"
 )
+UNIDENTIFIED = (
+    "its further names become copies: the file system does not identify files for certain, and others may write in"
+    " this directory (--no-preserve links makes such copies without a warning)"
+)
 
 
 class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
@@ -84,14 +88,14 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
             held, is_known = self._hold_any(rank)
             before = status_of(held)
             if not is_known:
-                why = "cannot be told from a later file with its inode's number: further names of it are copied again"
+                why = UNIDENTIFIED
         except Problem as problem:
             if rank.keeps:  # it may well have been replaced since: the user's stays, and the others get a second copy
                 why = "has been replaced since it was copied: further names are copied again"
             else:
                 lost = problem
         if why and others:
-            result.warn(*first, why)
+            (result.warn_once if why == UNIDENTIFIED else result.warn)(*first, why)
             self._copy_again(result, others)
             others = []
         refused: list[tuple[Place, bytes]] = []
