@@ -179,7 +179,7 @@ class Outputs(InFront):
             self.trouble, self.status = str(refused), REFUSED
         except OSError as error:
             self.is_closed = error.errno == errno.EPIPE and not output.path
-            where = shown(output.path) if output.path else "standard output"
+            where = f"{shown(output.path)}:" if output.path else "standard output"
             self.trouble = f"{where} cannot be written: {error.strerror}"
 
     def finish(self) -> None:
@@ -216,7 +216,7 @@ def _naming(path: bytes) -> Iterator[None]:
     except _Unwritten:  # of another file, whose failure removes this one
         raise
     except OSError as error:
-        raise _Unwritten(error.errno, f"{shown(path)} cannot be written: {error.strerror}") from error
+        raise _Unwritten(error.errno, f"{shown(path)}: cannot be written: {error.strerror}") from error
 
 
 class _StandardOutput:
