@@ -82,7 +82,7 @@ def summary_lines(
     remarks = [
         f"{totals.deleted:,} deleted",
         f"{totals.mended:,} mended (metadata alone)",
-        f"{totals.excused:,} excused (owner, group or attributes that you may not set)",
+        f"{totals.excused:,} excused (owner, group or attributes that cannot be set)",
         counted(totals.warnings, "warning", "warnings"),
     ]
     lines += _listed("besides", remarks)

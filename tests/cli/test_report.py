@@ -32,7 +32,7 @@ def test_summary_for_people() -> None:
         "  copied: 1,200 files of 3.00 GiB, 30 directories, 5 symbolic links, 4 hard links, 1 special file",
         "  skipped: 1.00 MiB",
         "  failed: 2 changed meanwhile, 1 vanished",
-        "  besides: 6 excused (owner, group or attributes that you may not set), 1 warning",
+        "  besides: 6 excused (owner, group or attributes that cannot be set), 1 warning",
         "3.00 GiB in 12.0 s: 256 MiB/s with 4 ranks",
         "incomplete: not everything is in the destination (status 1)",
     ]
