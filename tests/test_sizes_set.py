@@ -38,7 +38,7 @@ ALLOWED = {
     "jobs/lock.py hold": OF_THE_JOB,
     "tasks/archive/made.py PieceRecords._reserve": "a file without a name, whose contents nobody reads",
     "tasks/archive/made.py PieceRecords._write": "removes a frame that was written in part",
-    "jobs/deleted.py deleted_by.numbers": OF_THE_JOB,
+    "jobs/deleted.py _numbers_in": OF_THE_JOB,
     "checkpoint/framing.py SegmentWriter.append": OF_THE_JOB,
     "jobs/spool_file.py SpoolFile": "a spool that no later run reads",
     "engine/backlog.py SpoolBacklog._take": "a spool that no later run reads",

@@ -135,13 +135,13 @@ def check_makeable(path: bytes) -> None:
         raise Refused(f"{shown(path)}: cannot be made, since {shown(nearest)} may not be written; {ADVICE}")
 
 
-def read(directory: int, name: bytes, *, where: bytes) -> bytes:
-    """What the file ``name`` holds, in the directory that is open and whose path is ``where``.
+def read(directory: int, name: bytes, *, where: bytes, most: int = -1) -> bytes:
+    """What the file ``name`` holds, at ``most`` so many bytes, in the open directory whose path is ``where``.
 
     Raises ``Refused`` if it is no regular file that only we may write, ``OSError`` for what the system refuses.
     """
     with _trusted(os.open(name, _READ, dir_fd=directory), os.path.join(where, name)) as stream:
-        return stream.read()
+        return stream.read(most)
 
 
 def replace(directory: int, name: bytes, data: bytes, *, durable: bool = True) -> None:

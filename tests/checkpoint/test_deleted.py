@@ -1,0 +1,71 @@
+"""The files in which ranks count deletions: on each file system, also when it is full, and with strange contents."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pcopy.errors import Refused
+from pcopy.jobs.deleted import deleted_by, deleted_in
+from tests.support.filesystems import mounted
+
+SIZES = {"tmpfs": 2 << 20, "ext4": 16 << 20, "btrfs": 120 << 20}
+
+COUNTS = """
+import os, sys
+from contextlib import suppress
+from pcopy.jobs.deleted import deleted_by
+
+place = os.fsencode(sys.argv[1])
+numbers = deleted_by(place + b"/job", 3)
+numbers()[0] += 5
+numbers()
+os.sync()  # a page that is mapped and clean
+with suppress(OSError), open(place + b"/ballast", "wb", buffering=0) as ballast:
+    for size in (1 << 20, 4096):
+        with suppress(OSError):
+            while ballast.write(os.urandom(size)):
+                os.fsync(ballast.fileno())
+os.sync()
+numbers()[0] += 2
+numbers()
+os.unlink(place + b"/ballast")
+os.sync()
+numbers()
+"""
+"""Counts 5 deletions, then 2 more on a full file system."""
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_counts_on_a_file_system_that_becomes_full(tmp_path: Path, kind: str) -> None:
+    with mounted(kind, tmp_path, SIZES[kind]) as place:
+        job = place / "job"
+        job.mkdir(mode=0o700)
+        run = subprocess.run([sys.executable, "-c", COUNTS, place], check=False, capture_output=True)
+        assert (run.returncode, run.stderr) == (0, b"")
+        assert (job / "deleted-3").read_bytes() == (7).to_bytes(8, sys.byteorder) + bytes(8)
+        assert deleted_in(os.fsencode(job)) == 7
+
+
+def test_a_file_with_another_name_is_not_written_to(tmp_path: Path) -> None:
+    other, job = tmp_path / "other", os.fsencode(tmp_path)
+    tmp_path.chmod(0o700)
+    other.write_bytes(b"precious")
+    os.link(other, tmp_path / "deleted-0")
+    assert deleted_by(job, 0)() is None
+    assert other.read_bytes() == b"precious"
+
+
+def test_files_of_another_size_count_nothing(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    for rank, size in enumerate((0, 1, 17, 1 << 43)):
+        (tmp_path / f"deleted-{rank}").touch(mode=0o600)
+        os.truncate(tmp_path / f"deleted-{rank}", size)
+    assert deleted_in(os.fsencode(tmp_path)) == 0
+    os.mkfifo(tmp_path / "deleted-9", 0o600)
+    with pytest.raises(Refused, match="no regular file"):
+        deleted_in(os.fsencode(tmp_path))
