@@ -12,10 +12,18 @@ import os
 import stat
 
 from pcopy.fsio.patience import patiently
-from pcopy.fsio.problem import Problem, changed
+from pcopy.fsio.problem import Problem, changed, failing
+from pcopy.libc import type_of_file_system
 from pcopy.named import NamedTuple
 
 FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+CONSUMED = frozenset((b"kmsg", b"trace_pipe", b"trace_pipe_raw", b"snapshot_raw", b"free_buffer"))
+"""Names of files in which the kernel keeps messages and traces that go away as soon as they are read, or, for root, as
+soon as the file was opened. ``is_consumed`` of the kernel in C has the same list."""
+
+_KEEPING = (0x9FA0, 0x74726163)
+"""Types of the file systems that have such files: proc, tracefs."""
 
 
 class Version(NamedTuple):
@@ -42,8 +50,19 @@ def open_to_read(directory: int | None, name: bytes, *, follow: bool = False) ->
         return os.open(name, flags, dir_fd=directory)
 
 
+def refuse_consumed(directory: int, name: bytes) -> None:
+    """Raise ``Problem`` for a file of the open ``directory`` whose contents would go away; nothing is opened."""
+    if name in CONSUMED:
+        with failing("statfs", on_source=True):
+            kind = type_of_file_system(directory)
+        if kind in _KEEPING:
+            text = "it is not read, since that would take away what the kernel keeps in it"
+            raise Problem("open", 0, on_source=True, text=text)
+
+
 def open_source(directory: int, name: bytes, *, follow: bool = False) -> int:
     """A descriptor for reading; raises ``Problem`` (``changed`` if the name is gone or no file any more)."""
+    refuse_consumed(directory, name)
     try:
         return open_to_read(directory, name, follow=follow)
     except OSError as error:

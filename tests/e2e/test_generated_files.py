@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.command import Argument, pcopy, show, succeed, summary
+from tests.support.users import require_root
 
 TOPOLOGY = Path("/sys/devices/system/cpu/cpu0/topology")
 """Files of 4096 bytes by their st_size, of which a read returns a few: always the same ones."""
@@ -69,3 +71,42 @@ def test_a_file_without_end_fails(area: Path, kernel: str) -> None:
     run = pcopy(ENDLESS, area / "copy", env=env)
     assert run.returncode == 1 and b"no end within 64 MiB" in run.stderr, show(run)
     assert os.listdir(area) == []
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Iterator[Path]:
+    """An instance of the kernel's tracing, with three messages in its buffer."""
+    require_root("mount tracefs")
+    point = tmp_path / "tracefs"
+    point.mkdir()
+    mounting = subprocess.run(["mount", "-t", "tracefs", "tracefs", point], check=False, capture_output=True)
+    if mounting.returncode:
+        pytest.skip(f"tracefs can't be mounted here: {mounting.stderr.decode()}")
+    try:
+        instance = point / "instances" / f"pcopy-{os.getpid()}"
+        instance.mkdir()
+        try:
+            (instance / "trace_marker").write_bytes(b"one\ntwo\nthree\n")
+            yield instance
+        finally:
+            instance.rmdir()
+    finally:
+        subprocess.run(["umount", point], check=True)
+
+
+@pytest.mark.parametrize("kernel", ["c", "python"])
+def test_what_the_kernel_keeps_to_be_read_once_is_still_there(area: Path, trace: Path, kernel: str) -> None:
+    def state() -> list[bytes]:
+        return [(trace / name).read_bytes() for name in ("trace", "buffer_size_kb", "tracing_on")]
+
+    env, before = {"PCOPY_KERNEL": kernel}, state()
+    filters: list[Argument] = [word for name in ("events", "options", "per_cpu") for word in ("--exclude", f"/{name}/")]
+    runs: dict[str, list[Argument]] = {
+        "pcopy": [f"{trace}/", area / "copy"],
+        "ptar": ["-cf", area / "a.tar", trace],
+        "pverify": ["--create", area / "signature", trace],
+    }
+    for program, words in runs.items():
+        run = pcopy(*filters, *words, program=program, ranks=1, env=env)
+        assert run.returncode != 0 and b"trace_pipe: open: it is not read" in run.stderr, show(run)
+        assert state() == before, program

@@ -23,7 +23,7 @@ from pcopy.fsio.layout import PLAIN
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.passage import write_all
 from pcopy.fsio.problem import Problem, changed
-from pcopy.fsio.source import FLAGS, open_source
+from pcopy.fsio.source import FLAGS, open_source, refuse_consumed
 from pcopy.fsio.temporary import NEW, remove
 from pcopy.libc import type_of_file_system
 
@@ -102,6 +102,7 @@ class Copying:
         """One file. What is spelled out here rather than called is so because it runs for each of them."""
         batch, name = self._batch, self._names[row]
         try:
+            refuse_consumed(batch.directory, name)
             reading = _open(name, self._flags, dir_fd=batch.directory)
         except OSError:
             # without O_NOATIME, and telling errors apart

@@ -45,6 +45,7 @@ from pcopy.fsio.kernel.copy_rows import READ, is_unchanged
 from pcopy.fsio.kernel.interface import SMALL_FILE, Settings
 from pcopy.fsio.patience import INTERRUPTED, PASSING, patiently
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import refuse_consumed
 
 _open, _fstat, _read, _close, _is_regular = os.open, os.fstat, os.read, os.close, stat.S_ISREG
 _advise, _UNNEEDED = os.posix_fadvise, os.POSIX_FADV_DONTNEED
@@ -172,6 +173,7 @@ class Reading:
     def _read(self, row: int) -> os.stat_result | None:
         """The status of what was read; None if it wants care. Raises ``OSError``."""
         copies = self._batch.copies
+        refuse_consumed(self._batch.directory, self._names[row])
         reading = _open(self._names[row], self._flags, dir_fd=self._batch.directory)
         try:
             status = _fstat(reading)

@@ -6,7 +6,9 @@
  */
 #include "internal.h"
 
+#include <linux/magic.h>
 #include <stdio.h>
+#include <sys/vfs.h>
 #include <sys/xattr.h>
 
 #define READING (O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
@@ -29,8 +31,23 @@ int pk_open_quietly(int directory, const char *name, int flags, int *keeps_atime
     return opened;
 }
 
+/* As pcopy.fsio.source.CONSUMED: a file whose contents go away as they are read. */
+static int is_consumed(int directory, const char *name)
+{
+    static const char *const names[] = {"kmsg", "trace_pipe", "trace_pipe_raw", "snapshot_raw", "free_buffer"};
+    struct statfs place;
+    for (size_t each = 0; each < sizeof names / sizeof *names; each++)
+        if (!strcmp(name, names[each]))
+            return fstatfs(directory, &place) || place.f_type == PROC_SUPER_MAGIC || place.f_type == TRACEFS_MAGIC;
+    return 0;
+}
+
 int pk_open_source(int directory, const char *name, int follow, int *keeps_atime)
 {
+    if (is_consumed(directory, name)) {
+        errno = EPERM; /* the kernel in Python states why */
+        return -1;
+    }
     return pk_open_quietly(directory, name, follow ? READING & ~O_NOFOLLOW : READING, keeps_atime);
 }
 
