@@ -51,6 +51,8 @@ _BTIME = struct.Struct("=I76xqI")  # struct statx: stx_mask, and far behind it s
 FUSE = 0x65735546
 """The f_type of file systems on FUSE (linux/magic.h)."""
 _STATFS_BYTES = 256  # more than struct statfs has anywhere
+_ENTRIES_BYTES = 1 << 16
+_ENTRY = struct.Struct("=16xHB")  # struct dirent64: d_reclen and d_type, before d_name
 _HANDLE = struct.Struct("=Ii")  # struct file_handle: handle_bytes, handle_type, and then the handle
 _MOST_BYTES = 128  # MAX_HANDLE_SZ
 _NEW_HANDLE = _HANDLE.pack(_MOST_BYTES, 0) + bytes(_MOST_BYTES)
@@ -149,6 +151,27 @@ def type_of_file_system(descriptor: int) -> int:
         # f_type is the first field: a long, but on s390 an unsigned int.
         width = 4 if os.uname().machine.startswith("s390") else struct.calcsize("l")
         return int.from_bytes(buffer.raw[:width], sys.byteorder)
+
+
+def types_in(directory: int) -> dict[bytes, int]:
+    """Return the type (as in ``stat.S_IFMT``; 0: unknown) of each name in a directory, from its listing position on
+    (getdents64(2))."""
+    import ctypes
+
+    list_some = getattr(_libc(), "getdents64", None)
+    if list_some is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    buffer, types = _buffer(_ENTRIES_BYTES), dict[bytes, int]()
+    while (size := list_some(directory, buffer, _ENTRIES_BYTES)) > 0:
+        entries, at = buffer.raw[:size], 0
+        while at < size:
+            length, type_ = _ENTRY.unpack_from(entries, at)
+            types[entries[at + _ENTRY.size : at + length].partition(b"\0")[0]] = type_ << 12
+            at += length
+    if size < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return types
 
 
 def file_handle(descriptor: int) -> bytes:

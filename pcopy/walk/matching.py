@@ -12,7 +12,6 @@ from __future__ import annotations
 import grp
 import os
 import pwd
-import stat
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
@@ -28,17 +27,6 @@ from pcopy.fsio.kernel.columns import (
 from pcopy.walk.expression import Tree
 from pcopy.walk.globbing import matcher
 
-KINDS = {
-    stat.S_IFREG: ord("f"),
-    stat.S_IFDIR: ord("d"),
-    stat.S_IFLNK: ord("l"),
-    stat.S_IFIFO: ord("p"),
-    stat.S_IFSOCK: ord("s"),
-    stat.S_IFCHR: ord("c"),
-    stat.S_IFBLK: ord("b"),
-}
-"""Letters of types, as ``-type`` has them."""
-
 DIRECTORY, UNKNOWN = ord("d"), ord("?")
 
 _BIT_OF = {name: bit for name, _, bit, _ in COLUMNS}
@@ -53,8 +41,8 @@ _INTO = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBL
 
 
 class Items:
-    """Some items of one ``directory`` (open; below 0: of paths from the working one), each with a type (``KINDS``), and
-    with ``rows`` if they were looked at.
+    """Some items of one ``directory`` (open; below 0: of paths from the working one), each with the letter of its type
+    (``KINDS``), and with ``rows`` if they were looked at.
 
     ``above`` is the beginning of their paths, as these are told: with a slash at its end. ``pruned`` are rows of
     directories that are not entered; ``printed`` those of a ``-print`` of the expression, once for each; ``unseen``

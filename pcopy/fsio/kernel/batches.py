@@ -192,8 +192,8 @@ class Digests(Fields):
 
 
 class List(Batch[Listed]):
-    """The next ``most`` names in an open directory, in its order; ``detailed``: with kinds (``f`` for a regular file,
-    ``d``, ``l``, and ``?`` for anything else) and inodes, as the directory tells them.
+    """The next ``most`` names in an open directory, in its order; ``detailed``: with kinds (the letters of ``find
+    -type``, and ``?`` for what the directory does not tell) and inodes, as the directory tells them.
 
     ``going_on`` is what a kernel keeps between the parts of one listing.
     """

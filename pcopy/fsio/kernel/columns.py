@@ -92,6 +92,18 @@ UNKNOWN = os.stat_result((0,) * os.stat_result.n_fields)
 """Of what could not be looked at."""
 
 
+KINDS = {
+    stat.S_IFREG: ord("f"),
+    stat.S_IFDIR: ord("d"),
+    stat.S_IFLNK: ord("l"),
+    stat.S_IFIFO: ord("p"),
+    stat.S_IFSOCK: ord("s"),
+    stat.S_IFCHR: ord("c"),
+    stat.S_IFBLK: ord("b"),
+}
+"""Letters of types, as ``find -type`` has them."""
+
+
 def numbers(typecode: str, rows: int) -> array[int]:
     """A column of zeros."""
     return array(typecode, [0]) * rows

@@ -13,6 +13,7 @@ from array import array
 from functools import partial
 from itertools import islice
 
+from pcopy.fsio.close import held_open
 from pcopy.fsio.directories import list_entries
 from pcopy.fsio.half_written import is_marked
 from pcopy.fsio.kernel.batches import (
@@ -31,6 +32,7 @@ from pcopy.fsio.kernel.batches import (
 )
 from pcopy.fsio.kernel.columns import (
     FIRST,
+    KINDS,
     LAST,
     SIZE,
     UNKNOWN,
@@ -59,6 +61,7 @@ class Listing:
 
     def __init__(self, batch: List) -> None:
         self._batch = batch
+        self._types: dict[bytes, int] | None = None
         self.result = Listed(Verdicts(1))
 
     def run(self, start: int, end: int) -> None:
@@ -80,21 +83,38 @@ class Listing:
         result.names = pack_names(os.fsencode(entry.name) for entry in found)
         result.number = len(found)
         if batch.detailed:
-            result.kinds = b"".join(map(_kind, found))
+            result.kinds = bytes(map(self._kind, found))
             result.inodes = array("Q", [entry.inode() for entry in found])
         result.verdicts.nanoseconds[0] = _now() - began
 
+    def _kind(self, entry: os.DirEntry[str]) -> int:
+        """Return the letter of the type. A file system that does not list types is asked for the item, which may
+        fail."""
+        try:
+            if entry.is_file(follow_symlinks=False):
+                return ord("f")
+            if entry.is_dir(follow_symlinks=False):
+                return ord("d")
+            if entry.is_symlink():
+                return ord("l")
+        except OSError:
+            return ord("?")
+        try:
+            return KINDS[stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode)]
+        except (OSError, KeyError):  # the directory may be listed and not entered; scandir hides all other types
+            return self._listed_kind(os.fsencode(entry.name))
 
-def _kind(entry: os.DirEntry[str]) -> bytes:
-    """As the directory tells it; a file system that doesn't is asked for the item, which may fail."""
-    try:
-        if entry.is_file(follow_symlinks=False):
-            return b"f"
-        if entry.is_dir(follow_symlinks=False):
-            return b"d"
-        return b"l" if entry.is_symlink() else b"?"
-    except OSError:
-        return b"?"
+    def _listed_kind(self, name: bytes) -> int:
+        if self._types is None:
+            from pcopy.fsio.nodes import handle_of  # no other listing needs them
+            from pcopy.libc import types_in
+
+            try:
+                with held_open(open_to_read(None, handle_of(self._batch.directory), follow=True)) as directory:
+                    self._types = types_in(directory)
+            except OSError:
+                self._types = {}
+        return KINDS.get(self._types.get(name, 0), ord("?"))
 
 
 class Stating:

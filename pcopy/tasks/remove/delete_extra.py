@@ -232,11 +232,11 @@ def _identified(rank: Rank, place: Place) -> Place:
 
 def _kind_of(mode: int) -> int:
     """As a listing tells it."""
-    return ord("d") if stat.S_ISDIR(mode) else ord("l") if stat.S_ISLNK(mode) else ord("f")
+    return ord("d") if stat.S_ISDIR(mode) else ord("l") if stat.S_ISLNK(mode) else ord("f")  # or a special file
 
 
 def _resolved(directory: int, name: bytes, kind: int) -> int:
-    """The kind of a listed item, also where the directory does not tell it, as of FIFOs; raises ``Problem``."""
+    """The kind of a listed item, also where the directory does not tell it; raises ``Problem``."""
     present = look(directory, name) if kind == ord("?") else None
     return kind if present is None else _kind_of(present.st_mode)
 
@@ -247,7 +247,7 @@ def _gives_way(rank: Rank, selected: Selected, path: bytes, kind: int) -> bool:
     The item waits for that (``Result.fail``), unless ``--existing`` says that what exists may have to be kept: then no
     name is deleted that the source has.
     """
-    is_other = kind in (b"f" if rank.options.dereference else b"fl")
+    is_other = kind not in (b"dl" if rank.options.dereference else b"d")
     select = selected.select
     chooses = select.by_age or select.by_size or selected.excludes(path)  # the item may be none that is copied
     return is_other and not rank.options.keeps and not chooses

@@ -9,7 +9,7 @@ from itertools import compress
 
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.kernel.batches import Stat
-from pcopy.fsio.kernel.columns import MODE, MTIME, SIZE, Code, Rows, Verdicts, pack_names
+from pcopy.fsio.kernel.columns import KINDS, MODE, MTIME, SIZE, Code, Rows, Verdicts, pack_names
 from pcopy.fsio.kernel.directory_batches import Summed, SumsWithin
 from pcopy.fsio.kernel.interface import Tally, waited
 from pcopy.fsio.problem import Problem
@@ -21,7 +21,7 @@ from pcopy.tasks.base.values import Place
 from pcopy.tasks.walk.sum_up import Summing
 from pcopy.tasks.walk.tell_found import Handover
 from pcopy.walk.forms import ENDS, form_of, mask_of
-from pcopy.walk.matching import DIRECTORY, KINDS, UNKNOWN, Items, compiled, is_cheap, opens, parted, types_of, wanted
+from pcopy.walk.matching import DIRECTORY, UNKNOWN, Items, compiled, is_cheap, opens, parted, types_of, wanted
 from pcopy.walk.walk_wish import WalkWish
 
 HERE = -100

@@ -15,7 +15,7 @@ from typing import cast
 
 from pcopy.errors import Refused
 from pcopy.fsio.close import let_go
-from pcopy.fsio.kernel.columns import COLUMNS, FIRST, LAST, Rows
+from pcopy.fsio.kernel.columns import COLUMNS, FIRST, KINDS, LAST, Rows
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Kind, Steps
@@ -26,7 +26,7 @@ from pcopy.tasks.walk.finder import Finder, kind_of
 from pcopy.tasks.walk.tell_found import MOST_TOLD, Handover, Hearer
 from pcopy.text import shown
 from pcopy.walk.forms import BLOCK, FIELDS
-from pcopy.walk.matching import KINDS, UNKNOWN, Items
+from pcopy.walk.matching import UNKNOWN, Items
 from pcopy.walk.saved_listing import TIMES, Line, Recorded, SavedListing, from_root, without_return
 
 AT_ONCE = 256

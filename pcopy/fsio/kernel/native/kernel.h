@@ -131,7 +131,7 @@ typedef struct {
     char *names;          /* those that are left, joined by slashes, with the columns of what they are */
     size_t names_size;
     pk_columns rows;
-    uint8_t *kinds;       /* of PK_LOOK: letters, with p, s, c and b beside those of pk_list; of PK_MEND_WITHIN and
+    uint8_t *kinds;       /* of PK_LOOK: letters, as of pk_list; of PK_MEND_WITHIN and
                            * PK_COMPARE_WITHIN: d for a directory that is done, and is to be entered, ? for what takes
                            * care, c for files that differ in their contents alone */
     uint64_t *inodes;     /* and inodes, as the directory tells them */
@@ -249,8 +249,8 @@ int pk_oldest(pk_kernel *kernel, pk_doing *doing);
 int pk_find_digest(const char *name);
 
 /* Lists an open directory from its beginning on, or goes on: names with slashes between them into a buffer, types (f, d,
- * l; ?: another one, or the directory does not tell) and inodes of each, which may both be NULL. Returns the number of
- * names, or a negative errno. */
+ * l, p, s, c, b as in find -type; ?: the directory does not tell) and inodes of each, which may both be NULL. Returns the
+ * number of names, or a negative errno. */
 typedef struct {
     uint32_t at, end;
     int has_begun, is_over;

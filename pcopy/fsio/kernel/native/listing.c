@@ -18,6 +18,10 @@ static uint8_t kind_of(unsigned char kind)
     case DT_REG: return 'f';
     case DT_DIR: return 'd';
     case DT_LNK: return 'l';
+    case DT_FIFO: return 'p';
+    case DT_SOCK: return 's';
+    case DT_CHR: return 'c';
+    case DT_BLK: return 'b';
     default: return '?';
     }
 }
