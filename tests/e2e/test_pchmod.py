@@ -311,3 +311,31 @@ def test_what_is_refused(area: Path, words: tuple[str, ...], why: bytes) -> None
     run = pchmod(*words, cwd=area, ranks=1)
     assert run.returncode == 2 and why in run.stderr and run.stderr.count(b"\n") == 1, show(run)
     assert state(area, "%m %C@ %p") == before
+
+
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_dry_run_counts_inodes_with_several_names_as_the_run_does(area: Path, ranks: int, listed: bool) -> None:
+    for number in range(6):
+        (area / f"tree/{number}").mkdir(parents=True)
+        (area / f"tree/{number}/file").touch(mode=0o600)
+        (area / f"tree/{number}/as-wanted").touch(mode=0o640)
+        for group in range(5):
+            first = area / f"tree/0/group{group}"
+            if number:
+                os.link(first, area / f"tree/{number}/group{group}")
+            else:
+                first.touch(mode=0o600 if group else 0o640)
+            os.link(first, area / f"tree/{number}/second{group}")
+    before = {path.lstat().st_ino: path.lstat().st_mode for path in (area / "tree").rglob("*")}
+    names = subprocess.run(["find", area / "tree"], check=True, capture_output=True).stdout
+    (area / "list").write_bytes(names)
+    words: list[Any] = ["--json", "u+rw,g+r", *(["--from", area / "list"] if listed else [area / "tree"])]
+    counts = [json.loads(pchmod(*words, *dry, ranks=ranks).stdout) for dry in (["--dry-run", "-q"], [])]
+    after = {path.lstat().st_ino: path.lstat().st_mode for path in (area / "tree").rglob("*")}
+    changed = sum(mode != before[inode] for inode, mode in after.items())
+    for each in counts:
+        assert (each["changed"], each["found"]) == (changed, len(names.splitlines()))
+        assert each["changed"] + each["unchanged"] == each["found"] and not each["failed"]
+    lines = pchmod("--dry-run", "go-r", area / "tree", ranks=ranks).stdout
+    assert lines.count(b" -> ") == sum(bool(mode & 0o044) for mode in after.values()) + 1  # the tree itself

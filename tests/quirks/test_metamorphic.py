@@ -150,11 +150,7 @@ def test_all_numbers_of_ranks_and_both_kernels_agree(
     assert {key: value for key, value in results.items() if value != first} == {}, first[0]
 
 
-PENDING = {"pchmod": "row 19"}
-"""Programs whose dry run counts otherwise, and the fault of issue 33 that each waits for."""
-
-
-@pytest.mark.parametrize("work", [work for work in WORKS if work not in ("pwalk", "pverify", *PENDING)])
+@pytest.mark.parametrize("work", [work for work in WORKS if work not in ("pwalk", "pverify")])
 def test_a_dry_run_counts_what_the_run_does(area: Path, tree: Path, work: str) -> None:
     if work == "psync":
         _older(tree, area / "copy")

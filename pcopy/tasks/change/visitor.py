@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from pcopy.engine.ticket import Stepwise
 from pcopy.fsio.kernel.batches import Judged, Listed, Mend, Mended, MendPlain, Stat
-from pcopy.fsio.kernel.columns import INODE, Code, Rows, pack_names, unpack_names
+from pcopy.fsio.kernel.columns import GROUP, INODE, OWNER, Code, Rows, pack_names, unpack_names
 from pcopy.fsio.kernel.interface import waited
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE, type_of
@@ -18,17 +18,19 @@ from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.hashing import SOCKET
 from pcopy.tasks.base.kind import Steps
-from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.base.selected import Selected
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.change.change_tree import MOUNTED
 from pcopy.tasks.change.intent import Differing, Intent, told, without
-from pcopy.tasks.listed.deepest_first import tell_later
-from pcopy.walk.visitor import Found
+from pcopy.tasks.listed.deepest_first import COLUMNS, VisitLater, tell_later
+from pcopy.walk.visitor import LOOKED_AT, Found
 
 _PLAIN = b"fl"
 """What the directory itself tells enough of, as it lists it."""
+MOST_INODES = 1 << 20
+"""Inodes with several names that a rank remembers in a dry run. The next name of an older one counts as a new item."""
 DECISIONS = 3
 """How often the change of one item is decided, if something else changes its mode or owner meanwhile."""
 _REPLACED = "it has changed, or another item has taken its name, since it was found: it stays as it is"
@@ -177,8 +179,24 @@ class ChangeVisitor:
         self._count(seen)
 
     def later(self, directory: int, names: bytes, rows: Rows) -> Steps:
-        """Directories that all is done in: fills ``LaterVisitor``."""
-        yield from self._change(directory, names, rows)
+        """Change directories in which all is done, or count names of ``InodesForeseen``: fills ``LaterVisitor``."""
+        if self._rank.options.dry_run and not any(map(stat.S_ISDIR, rows.mode)):
+            yield from self._foresee_linked(directory, names, rows)
+        else:
+            yield from self._change(directory, names, rows)
+
+    def _foresee_linked(self, directory: int, packed: bytes, before: Rows) -> Steps:
+        stated = yield from self._rank.done(Stat(directory, packed, LOOKED_AT | OWNER | GROUP))
+        rows, names, same = stated.rows, unpack_names(packed), list[int]()
+        for row, code in enumerate(stated.verdicts.codes):
+            if code == Code.DONE and rows.inode[row] == before.inode[row]:
+                same.append(row)
+            else:
+                problem = Problem("stat", 0, text=_REPLACED) if code == Code.DONE else stated.verdicts.problem(row)
+                self._not_changed(names[row], problem, 0)
+        if same:
+            some = pack_names(map(names.__getitem__, same))
+            yield from self._change(directory, some, rows.chosen(same), is_owner=True)
 
     def _change(
         self,
@@ -188,8 +206,12 @@ class ChangeVisitor:
         *,
         stay: bool = False,
         closes: Callable[[Rows, int, int, int], bool] | None = None,
+        is_owner: bool = False,
     ) -> Steps:
-        """Changes what differs; directories ``stay``, or wait if the change ``closes`` them."""
+        """Change what differs; directories ``stay``, or wait if the change ``closes`` them.
+
+        A dry run hands inodes with several names to their owner, which calls this with ``is_owner``.
+        """
         names = unpack_names(packed)
         differing = self._intent.differing(directory, names, rows)
         for row, problem in differing.unknown.items():
@@ -203,11 +225,27 @@ class ChangeVisitor:
         if waiting:
             differing = differing.without(waiting)
             tell_later(self._result, self._place, [names[row] for row in waiting], rows.chosen(waiting))
+        if self._rank.options.dry_run and (linked := _linked(rows, differing)):
+            if is_owner:
+                foreseen = self._rank.own(InodesForeseen)
+                differing = differing.without([row for row in linked if foreseen.is_further_name(rows, row)])
+            else:
+                self._to_owners(names, rows, linked)
+                differing = differing.without(linked)
+                waiting += linked
         failed = yield from self._mend(directory, packed, rows, differing)
         done = without(range(len(rows)), {*waiting, *failed, *differing.unknown})
         self._count(rows if len(done) == len(rows) else rows.chosen(done))
         if self._result.items.is_wanted:
             self._tell(names, rows, differing, {*done})
+
+    def _to_owners(self, names: Sequence[bytes], rows: Rows, linked: Sequence[int]) -> None:
+        by_owner: dict[int, list[int]] = {}
+        for row in linked:
+            by_owner.setdefault(rows.inode[row] % self._rank.size, []).append(row)
+        for owner, some in by_owner.items():
+            packed, columns = pack_names(names[row] for row in some), rows.chosen(some).packed(COLUMNS)
+            self._result.spawn(VisitLater(self._place, packed, columns), len(some) * CALL_COST, owner=owner)
 
     def _mend(self, directory: int, packed: bytes, rows: Rows, differing: Differing) -> Stepwise[set[int]]:
         """The rows that were not changed, and should be."""
@@ -301,6 +339,32 @@ class ChangeVisitor:
             size = rows.size[row] if kind == FILE and rows.size else 0
             action = Action.META if row in changes else Action.SKIP
             self._result.items.did(action, self._place, names[row], kind, size, change=changes.get(row, ""))
+
+
+class InodesForeseen:
+    """The inodes with several names that a dry run has counted as changed, on the rank that owns them.
+
+    A run changes an inode under one name; then its other names are unchanged.
+    """
+
+    def __init__(self, rank: Rank) -> None:
+        self._seen: dict[tuple[int, int], None] = {}
+
+    def is_further_name(self, rows: Rows, row: int) -> bool:
+        """Return True if this was asked of another name of the inode before."""
+        inode = rows.device[row], rows.inode[row]
+        if inode in self._seen:
+            return True
+        self._seen[inode] = None
+        if len(self._seen) > MOST_INODES:
+            del self._seen[next(iter(self._seen))]
+        return False
+
+
+def _linked(rows: Rows, differing: Differing) -> list[int]:
+    """Return the differing rows with several names, but for directories."""
+    links = rows.links
+    return [row for row in differing.rows if links[row] > 1 and not stat.S_ISDIR(rows.mode[row])] if links else []
 
 
 def _size_of(rows: Rows) -> int:

@@ -31,7 +31,7 @@ class LaterVisitor(Visitor, Protocol):
     """A visitor that knows what is done with directories at last."""
 
     def later(self, directory: int, names: bytes, rows: Rows) -> Steps:
-        """Does it with those ``names`` of an open directory, which were found as ``rows`` tell."""
+        """Does it with those ``names`` of an open directory, which were found with these ``rows``."""
 
 
 def tell_later(result: Result, place: Place, names: Sequence[bytes], rows: Rows) -> None:
@@ -61,7 +61,8 @@ class HandOutLevel(Note, code=113, doing="handing out directories"):
 
 
 class VisitLater(OfPlace, code=114, doing="finishing directories of", is_note=False):
-    """Does what is to be done at last with the directories ``names`` of ``place``; ``rows`` are ``COLUMNS``."""
+    """Does what is to be done at last with the directories ``names`` of ``place``; ``rows`` are ``COLUMNS``. (A dry run
+    of pchmod has other items done by the rank that owns their inodes.)"""
 
     names: bytes
     rows: bytes
