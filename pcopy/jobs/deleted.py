@@ -30,12 +30,13 @@ _IN_PLACE = (0xEF53, 0x58465342, 0x01021994)
 need room or a server when it is written to; if there is none, the kernel ends the process (SIGBUS)."""
 
 
-def deleted_by(directory: bytes, rank: int) -> Callable[[], memoryview | None]:
+def deleted_by(directory: bytes, rank: int, tell: Callable[[str], None]) -> Callable[[], memoryview | None]:
     """Return a function that is called before each batch of deletions, and returns the numbers of ``rank``.
 
     They are in its file at once if that is mapped, and else when the function is called the next time: a rank that is
     killed then lacks one batch. The function returns None where the file cannot be made, as in a directory without
-    room. Then what the rank deletes is known from its records alone, as after a loss of power.
+    room. Then what the rank deletes is known from its records alone, as after a loss of power; ``tell`` gets a line
+    about that.
     """
 
     @cache
@@ -43,7 +44,8 @@ def deleted_by(directory: bytes, rank: int) -> Callable[[], memoryview | None]:
         try:
             with opened(directory) as job, held_open(os.open(b"deleted-%d" % rank, _OPEN, 0o600, dir_fd=job)) as file:
                 return _numbers_in(file)
-        except OSError:
+        except OSError as error:
+            tell(f"the count of deletions of rank {rank} cannot be kept: {error.strerror}")
             return None
 
     def numbers() -> memoryview | None:

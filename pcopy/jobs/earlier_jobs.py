@@ -28,7 +28,7 @@ from pcopy.jobs.directories import (
 from pcopy.jobs.job_file import FAILED_ITEMS, NOT_ALL_WRITTEN, JobFile, JobRoot, name_of
 from pcopy.jobs.lifecycle import resuming
 from pcopy.jobs.lock import locks
-from pcopy.jobs.paths import lies_in, resolve, source_of, target_of
+from pcopy.jobs.paths import lying_in, resolve, source_of, target_of
 from pcopy.jobs.roots import check_roots, is_there, look_at
 from pcopy.named import NamedTuple
 from pcopy.tasks.base.job import Options, Root
@@ -63,7 +63,7 @@ def earlier_jobs(roots: Sequence[Root], options: Options, *, alone: bool) -> Ear
     told, superseded = [], []
     for listed in found:
         if (file := listed.file) is None:
-            if not listed.roots or any(_meet(old, new) for old in listed.roots for new in roots):
+            if not listed.roots or _meet(listed.roots, roots):
                 told.append(_unread(listed, options))
             continue
         if alone and len(roots) == len(file.roots) == 1 and _is_begun_elsewhere(file, roots[0], options):
@@ -93,8 +93,7 @@ def _doubted(found: Sequence[Listed], roots: Sequence[Root]) -> int:
     since = [
         _not_durable_since(listed)
         for listed in found
-        if any(_meet(old, new) for old in (listed.file.roots if listed.file else listed.roots) for new in roots)
-        or not (listed.file or listed.roots)
+        if _meet(listed.file.roots if listed.file else listed.roots, roots) or not (listed.file or listed.roots)
         if not locks(listed.path)
     ]
     return min(filter(None, since), default=0)
@@ -159,16 +158,23 @@ def _unread(listed: Listed, options: Options) -> str:
     return f"job {name} cannot be read, and may have this destination: {listed.trouble}"
 
 
-def _meet(old: JobRoot, new: Root) -> bool:
-    """Do they copy to the same place, or one into that of the other?"""
-    theirs, mine = target_of(old), target_of(new)
-    if lies_in(theirs, mine) or lies_in(mine, theirs):
+def _meet(old: Sequence[JobRoot], new: Sequence[Root]) -> bool:
+    """Return True if a root of each copies to the same place, or one into that of the other."""
+    theirs, mine = {target_of(root) for root in old}, {target_of(root) for root in new}
+    if any(lying_in(theirs, mine)) or any(lying_in(mine, theirs)):
         return True
+    around = {target: _identity_of(target) for target in {root.target for root in old}}
+    if not {(around[root.target], root.name) for root in old}.isdisjoint((root.target_id, root.name) for root in new):
+        return True
+    there = {*map(_identity_of, theirs)} - {None}
+    return bool(there) and any(_identity_of(path) in there for path in mine)
+
+
+def _identity_of(path: bytes) -> tuple[int, int] | None:
+    """Return what ``path`` leads to; None if that cannot be looked at."""
     with suppress(OSError):
-        if (look_at(old.target).identity, old.name) == (new.target_id, new.name):
-            return True
-        return look_at(theirs).identity == look_at(mine).identity
-    return False
+        return look_at(path).identity
+    return None
 
 
 def _would_keep(options: Options) -> str:
@@ -205,10 +211,10 @@ def _overlapping(listed: Listed, file: JobFile, roots: Sequence[Root]) -> list[s
         except Refused:
             gone = "what it copied from or to is gone, or another directory is there now"
             goes_on = f"{gone}; pcopy --discard {name_of(listed.path)} gives it up"
-    if any(lies_in(target, other) for target in mine for other in theirs):
+    if any(lying_in(mine, theirs)):
         return [f"{state} with this destination: {goes_on}"]
-    if inner := [other for target in mine for other in theirs if lies_in(other, target)]:
-        return [f"{state} with {shown(inner[0])} in this destination: {goes_on}"]
+    if (inner := next(lying_in(theirs, mine), None)) is not None:
+        return [f"{state} with {shown(inner)} in this destination: {goes_on}"]
     return []
 
 
@@ -254,7 +260,12 @@ def _may_have_cut_short(path: bytes, file: JobFile, roots: Sequence[Root]) -> bo
     """Was a run of it ended in disorder while it may have been writing a new file of theirs under its final name?"""
     with suppress(OSError):
         file = file._replace(killed=file.killed or is_distrusted(path))
-    return file.may_have_cut_short and any(_is_same(old, new) for old in file.roots for new in roots)
+    if not file.may_have_cut_short:
+        return False
+    by_item: dict[bytes, list[Root]] = {}
+    for root in roots:
+        by_item.setdefault(root.item, []).append(root)
+    return any(_is_same(old, new) for old in file.roots for new in by_item.get(old.item, ()))
 
 
 def _is_same(old: JobRoot, new: Root) -> bool:

@@ -11,7 +11,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -135,6 +135,17 @@ def directory_filled(roots: Sequence[Root]) -> bytes:
 def lies_in(path: bytes, tree: bytes) -> bool:
     """Is ``path`` the top of a ``tree``, or below it? Both are real paths."""
     return path == tree or path.startswith(tree if tree.endswith(b"/") else tree + b"/")
+
+
+def lying_in(paths: Iterable[bytes], trees: Collection[bytes]) -> Iterator[bytes]:
+    """Yield those of ``paths`` for which ``lies_in`` is true with one of ``trees``, in time for paths plus trees."""
+    tops = {tree.rstrip(b"/") for tree in trees}
+    for path in paths:
+        above = path.rstrip(b"/")
+        while above not in tops and above:
+            above = above.rpartition(b"/")[0]
+        if above in tops:
+            yield path
 
 
 def refuse_within(option: str, file: bytes, roots: Sequence[Root], what: str) -> None:

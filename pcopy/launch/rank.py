@@ -124,8 +124,9 @@ def make_rank(setup: RankSetup) -> Rank:
     rank.gathers = setup.gathers
     if options.delete and setup.keeping.directory:
         from pcopy.jobs.deleted import deleted_by
+        from pcopy.report.streams import tell
 
-        rank.deleted = deleted_by(setup.keeping.directory, rank.number)
+        rank.deleted = deleted_by(setup.keeping.directory, rank.number, partial(tell, setup.tool.name))
     return rank
 
 

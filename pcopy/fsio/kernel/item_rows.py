@@ -47,7 +47,7 @@ from pcopy.fsio.kernel.copy_rows import READ, is_unchanged
 from pcopy.fsio.kernel.interface import SMALL_FILE, Settings
 from pcopy.fsio.patience import INTERRUPTED, PASSING, patiently
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import refuse_consumed
+from pcopy.fsio.source import open_to_read, refuse_consumed
 
 _open, _fstat, _read, _close, _is_regular = os.open, os.fstat, os.read, os.close, stat.S_ISREG
 _advise, _UNNEEDED = os.posix_fadvise, os.POSIX_FADV_DONTNEED
