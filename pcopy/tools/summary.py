@@ -45,7 +45,7 @@ def job_lines(
     from pcopy.jobs.earlier_jobs import KEEPING_UNREAD
 
     options, lines = job.options, summary_lines(ended.totals, seconds, ranks, ended.status, before, filters)
-    if options.sequential:
+    if options.sequential and ended.totals.files:
         lines.insert(1, "  each file was written under its own name, in order, by one rank (sequential)")
     if unwritten:
         lines[-1] = "incomplete: everything is copied, but not all is written that tells of it (status 1)"

@@ -232,6 +232,14 @@ def test_signal_stops_in_order(area: Path, source: Path) -> None:
     assert all(path.read_bytes() == (source / path.relative_to(area / "copy")).read_bytes() for path in whole)
 
 
+def test_summary_does_not_say_how_files_were_written_if_none_was(area: Path, source: Path) -> None:
+    with restricted(area, "no rename") as (mounted, _):
+        words = f"{source}/", mounted / "copy"
+        assert SAYS_SO in run(*words, program="psync").stdout.decode()
+        done = run(*words, program="psync")
+        assert done.returncode == 0 and SAYS_SO not in done.stdout.decode(), show(done)
+
+
 @pytest.mark.parametrize("kernel", ["c", "python"])
 def test_names_with_a_leading_dot_fail_with_the_reason(area: Path, kernel: str) -> None:
     source = area / "source"
@@ -253,3 +261,17 @@ def test_names_with_a_leading_dot_fail_with_the_reason(area: Path, kernel: str) 
             for name in (".directory", ".file", ".link", ".fifo"):
                 (line,) = (each for each in run_.stderr.decode().splitlines() if f"/{name}: " in each)
                 assert "Invalid argument: the file system may refuse names with a leading dot" in line, show(run_)
+        measured = run("--size", "1M", "--files", "10", mounted, program="pdbench", kernel=kernel, ranks=1)
+        assert measured.returncode == 1, show(measured)
+        assert b"mkdir: Invalid argument: the file system may refuse names with a leading dot" in measured.stderr
+
+
+@pytest.mark.parametrize("kernel", ["c", "python"])
+def test_names_that_are_not_utf_8_fail_with_the_reason(area: Path, kernel: str) -> None:
+    (area / "source").mkdir()
+    (area / "source" / os.fsdecode(b"name\xff")).write_text("contents")
+    (area / "backing").mkdir()
+    with quirky(area / "backing", "utf8_only") as mounted:
+        done = run(f"{area}/source/", mounted / "copy", kernel=kernel)
+    assert done.returncode == 1, show(done)
+    assert b": the file system may refuse names that are not UTF-8 (EILSEQ)" in done.stderr, show(done)

@@ -358,6 +358,8 @@ class Rank(BothSides):
         """
         if problem.on_source:
             return ""
+        if problem.errno == errno.EILSEQ and problem.operation in _NAMING:
+            return "the file system may refuse names that are not UTF-8"
         if problem.errno == errno.EINVAL and problem.operation in _NAMING:
             is_dotted = (name or os.path.basename(place.path)).startswith(b".")
             return "the file system may refuse names with a leading dot" if is_dotted else ""

@@ -35,8 +35,11 @@ class Private:
     def __init__(self, root: int, name: bytes) -> None:
         """In an open directory, which is the caller's. Raises ``Problem``."""
         self._name = name
-        with failing("mkdir"):
+        try:
             os.mkdir(name, 0o700, dir_fd=root)
+        except OSError as error:
+            text = "the file system may refuse names with a leading dot" if error.errno == errno.EINVAL else ""
+            raise Problem("mkdir", error.errno or errno.EIO, text=text) from error
         with failing("open"):
             descriptor = os.open(name, DIRECTORY, dir_fd=root)
             if names_in(descriptor):
