@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 
 from tests.support.command import Completed, pcopy, show, summary
 from tests.support.filesystems import mounted, scratch
+from tests.support.native import ROOT
 from tests.support.quirks import quirky
 from tests.support.users import require_root
 
@@ -145,3 +147,33 @@ def test_backups_in_another_project_are_copied(source: Path) -> None:
         if subprocess.run(["chattr", "-p", "1001", "+P", point / "old"], check=False).returncode:
             pytest.skip("chattr: no projects here")
         check_backup(source, point / "copy", point / "old")
+
+
+BOTH_REFUSALS = """
+import errno, os, sys
+from pcopy.cli.pcopy import main
+link, numbers = os.link, [errno.EXDEV, errno.EMLINK]
+def refusing(*words, **named):
+    if numbers:
+        raise OSError(numbers.pop(0), "refused")
+    return link(*words, **named)
+os.link = refusing
+status = main(sys.argv[1:])
+assert not numbers
+sys.exit(status)
+"""
+
+
+def test_no_name_is_lost_if_an_inode_is_full_after_another_refusal() -> None:
+    with scratch() as area:
+        names = [f"name{number}" for number in range(6)]
+        (area / "source").mkdir()
+        (area / "source/name0").write_bytes(b"content")
+        for name in names[1:]:
+            os.link(area / "source/name0", area / "source" / name)
+        words = ["--checkpoint", "none", "--json", "-n", "1", area / "source", area / "copy"]
+        run = subprocess.run([sys.executable, "-c", BOTH_REFUSALS, *words], capture_output=True, check=False, cwd=ROOT)
+        assert run.returncode == 0, run.stderr
+        assert filecmp.cmpfiles(area / "source", area / "copy", names, shallow=False)[0] == names
+        totals = json.loads(run.stdout.splitlines()[-1])
+        assert (totals["files"], totals["hardlinks"], totals["failed"]) == (2, 4, 0), totals

@@ -110,7 +110,8 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
                     if problem.operation == "link" and problem.errno in LINK_REFUSALS:
                         refused.append((place, name))
                         if problem.errno == errno.EMLINK:
-                            refused, why = others[index:], _FULL_INODE
+                            refused += others[index + 1 :]
+                            why = _FULL_INODE
                             break
                     elif failed:
                         failed.append((place, name, problem.plain))
