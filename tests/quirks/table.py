@@ -221,25 +221,6 @@ REFUSALS = (
 
 TABLE = (*SHOWN, *LISTED, *NAMED, *ATTRIBUTES, *REFUSALS)
 
-ALL_WRITTEN = (*WRITTEN, "ptar -c to", "pbcast", "pdbench")
-_ROWS = (
-    ("row 1", ("fixed_mode=0755", "fixed_owner=65534", "fixed_mode=0700,fixed_owner=0"), ALL_WRITTEN),
-    ("row 3", ("listed_inodes",), ("psync to", "pwalk")),
-    ("row 4", tuple(f"link={error}" for error in NO_LINKS), WRITTEN),
-    ("row 6", UNREADABLE, (*READ, *WRITTEN, "pverify", "pchmod")),
-    ("row 7", ("full=deep",), WRITTEN),
-    ("row 8", (*OUT_OF_ORDER, "sequential"), ALL_WRITTEN),
-    ("row 9", ("no_blocks",), ALL_WRITTEN),
-    ("row 10", tuple(f"fsync={error}" for error in NOT_SYNCED), ALL_WRITTEN),
-    ("row 13", ("foreign=com.apple.x", "foreign=gpfs.x"), READ),
-    ("row 14", ("close_time",), WRITTEN),
-    ("row 15", ("readdir=EIO", "opendir=EACCES"), ("ptar -c to",)),
-    ("row 18c", ("twice",), (*READ, *WRITTEN, "pwalk", "prm", "pchmod", "pverify")),
-    ("EBADF of chown hides EACCES", ("opendir=EACCES",), ("pcopy to", "ptar -x")),
-)
-PENDING = {(quirks, cell): why for why, rows, cells in _ROWS for quirks in rows for cell in cells}
-"""Cells, by quirks and program, that are not run, and the fault that each waits for (rows: those of issue 33)."""
-
 
 def expected(row: Row, cell: str) -> Expected:
     """Return what must come of ``cell``: pstripe refuses whatever is not on Lustre."""

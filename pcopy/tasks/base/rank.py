@@ -373,9 +373,9 @@ class Rank(BothSides):
                 self.stop(os.strerror(errno.EROFS))
             return ""
         directory, file_system = -1, self.descriptors[place.root].target
-        with suppress(Problem):  # nothing can be opened in it, or ptar, which has no identities, unpacks
-            directory = self.open_target(place)
-            if self.target_device(place) != status_of(file_system).st_dev:
+        with suppress(Problem):  # of any identity, since one that differs would close what the task works with
+            directory = self.targets[place.root].open(self.below_target(place.root, place.path))
+            if status_of(directory).st_dev != status_of(file_system).st_dev:
                 file_system = directory
         lacks = no_room.what_lacks(problem, file_system, size)
         charged = no_room.charged_to(place, directory)
