@@ -9,6 +9,8 @@ import errno
 import os
 import sys
 
+from pcopy.text import shown
+
 OK = 0
 INCOMPLETE = 1
 REFUSED = 2
@@ -93,7 +95,7 @@ def story() -> str:
 
 
 def hindrance(error: OSError | MemoryError | ImportError) -> str:
-    """What the system has refused, and in which function of pcopy, in one line."""
+    """Return in one line what the system has refused, and of which path or in which function of pcopy."""
     where, trace = "pcopy", error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
@@ -104,4 +106,9 @@ def hindrance(error: OSError | MemoryError | ImportError) -> str:
     if isinstance(error, ImportError):
         return f"{error} (in {where})"
     number = error.errno if isinstance(error, OSError) and error.errno else errno.ENOMEM
-    return f"{os.strerror(number)} ({errno.errorcode.get(number, number)}) in {where}"
+    text = f"{os.strerror(number)} ({errno.errorcode.get(number, number)})"
+    operation = getattr(error, "operation", "")  # of a Problem (pcopy.fsio.problem)
+    path = error.filename if isinstance(error, OSError) else None
+    if operation and path:
+        return f"{shown(os.fsencode(path))}: {operation}: {text}"
+    return f"{text} in {operation or where}"

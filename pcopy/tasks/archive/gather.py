@@ -134,7 +134,10 @@ class Gathering(Finding):
     def _plain(self, found: Found, rows: Sequence[int]) -> Stepwise[Sequence[int]]:
         """Hands over the plain files; returns the others."""
         place = self._place
-        is_generated = self._rank.mover.generated.is_on(found.directory, found.rows.device[rows[0]]) if rows else False
+        try:
+            is_generated = rows and self._rank.mover.generated.is_on(found.directory, found.rows.device[rows[0]])
+        except Problem:  # each file reports it
+            return rows
         if is_generated or not self._rank.kernel.enters or self._rank.job.roots[place.root].item:
             return rows
         own = {

@@ -98,7 +98,12 @@ class FileSystems:
         self._anchors: dict[Key, int] = {}
         for number, root in enumerate(rank.descriptors):
             status = os.fstat(root.target)
-            for key in self._keys(status.st_dev, status.st_ino, root.target):
+            try:
+                keys = self._keys(status.st_dev, status.st_ino, root.target)
+            except Problem as problem:  # it ends this rank
+                problem.filename = os.readlink(b"/proc/self/fd/%d" % root.target)
+                raise
+            for key in keys:
                 self.roots[key] = number
                 if key not in self.opened:
                     with suppress(OSError):
