@@ -10,9 +10,11 @@ import errno
 import os
 import stat
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeVar
 
-from pcopy.fsio.attributes import Attributes, read_attributes
+from pcopy.fsio.attributes import Attributes, Handle, read_attributes
 from pcopy.fsio.close import held_open, let_go
 from pcopy.fsio.patience import patiently
 from pcopy.fsio.preserve import Preserve
@@ -20,6 +22,8 @@ from pcopy.fsio.problem import REPLACED, Problem, changed, failing
 from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import PREFIX
 from pcopy.named import NamedTuple
+
+T = TypeVar("T")
 
 
 class Node(NamedTuple):
@@ -33,6 +37,19 @@ class Node(NamedTuple):
 def handle_of(descriptor: int) -> bytes:
     """The path that stands for an O_PATH descriptor."""
     return b"/proc/self/fd/%d" % descriptor
+
+
+def with_handle(directory: int, call: Callable[[Handle], T]) -> T:
+    """Return what ``call`` returns for an open directory; raises ``Problem``.
+
+    One that is open for searching only (O_PATH) has no descriptor that takes metadata: its path stands for it.
+    """
+    try:
+        return call(directory)
+    except Problem as problem:
+        if problem.errno != errno.EBADF:
+            raise
+        return call(handle_of(directory))
 
 
 def open_node(directory: int, name: bytes, *, on_source: bool, follow: bool = False) -> int:

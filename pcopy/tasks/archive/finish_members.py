@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pcopy.fsio.attributes import apply_attributes, may_inherit_acl
+from pcopy.fsio.nodes import with_handle
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.tasks.archive.opened import attributes_of, lookup_of
@@ -62,7 +63,10 @@ def finish(rank: Rank, result: Result, told: ToUnpack) -> None:
         directory = rank.targets[0].open(told.path)
         status = status_of(directory)
         inherits = may_inherit_acl(directory, status.st_uid)
-        applied = apply_attributes(directory, attributes, options.preserve, options.umask, inherits=inherits)
+        preserve, umask = options.preserve, options.umask
+        applied = with_handle(
+            directory, lambda handle: apply_attributes(handle, attributes, preserve, umask, inherits=inherits)
+        )
         if told.trouble:
             raise Problem("extract", 0, text=f"it is there, but {told.trouble}")
     except Problem as problem:

@@ -19,8 +19,9 @@ from itertools import zip_longest
 from operator import itemgetter
 
 from pcopy.archive.member import LINK
-from pcopy.fsio.attributes import drop_inherited_acls, has_default_acl, may_inherit_acl
+from pcopy.fsio.attributes import Handle, drop_inherited_acls, has_default_acl, may_inherit_acl
 from pcopy.fsio.kernel.columns import pack_names, unpack_names
+from pcopy.fsio.nodes import with_handle
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
 from pcopy.signature.items import type_of
@@ -123,7 +124,7 @@ class ExtractMembers(Kind, code=146, doing="unpacking", is_note=False):
             return
         is_told = bool(members) and not members[0].name
         try:
-            directory = open_or_make(rank, path, replaces=is_told)
+            directory = open_or_make(rank, result, path, replaces=is_told)
             status = status_of(directory)
             inherits = bool(path) and may_inherit_acl(directory, status.st_uid)
             rank.learn_times(directory, status.st_dev, result.notices)
@@ -199,7 +200,7 @@ def _allowed(rivals: Rivals, members: Iterable[ToUnpack], result: Result) -> Ite
             result.fail(place_of(each.path), each.name, problem, each.member.size, retry=Tried.NEVER)
 
 
-def open_or_make(rank: Rank, path: bytes, *, replaces: bool = False) -> int:
+def open_or_make(rank: Rank, result: Result, path: bytes, *, replaces: bool = False) -> int:
     """The directory ``path`` below the target, open; it is made, with all above it, if it is not there.
 
     ``replaces``: what else has its name is removed, as tar does. Raises ``Problem``.
@@ -211,7 +212,7 @@ def open_or_make(rank: Rank, path: bytes, *, replaces: bool = False) -> int:
     for name in path.split(b"/"):
         at = at + b"/" + name if at else name
         directory = _opened(rank, at)
-        around = directory if directory >= 0 else _made(rank, around, at, replaces=replaces and at == path)
+        around = directory if directory >= 0 else _made(rank, result, around, at, replaces=replaces and at == path)
     return around
 
 
@@ -225,7 +226,12 @@ def _opened(rank: Rank, path: bytes) -> int:
         return -1
 
 
-def _made(rank: Rank, around: int, path: bytes, *, replaces: bool) -> int:
+def _chmod(directory: Handle, mode: int) -> None:
+    with failing("chmod"):
+        os.chmod(directory, mode)
+
+
+def _made(rank: Rank, result: Result, around: int, path: bytes, *, replaces: bool) -> int:
     """As ``open_or_make``, in the open directory ``around``, where it was not a moment ago."""
     name = path.rpartition(b"/")[2]
     present = look(around, name)
@@ -248,7 +254,9 @@ def _made(rank: Rank, around: int, path: bytes, *, replaces: bool) -> int:
     if made and has_default_acl(directory):
         drop_inherited_acls(directory)
     if made and not replaces:
-        inherited = status_of(directory).st_mode & stat.S_ISGID
-        with failing("chmod"):
-            os.chmod(directory, inherited | 0o777 & ~rank.options.umask)
+        mode = status_of(directory).st_mode & stat.S_ISGID | 0o777 & ~rank.options.umask
+        try:
+            with_handle(directory, lambda handle: _chmod(handle, mode))
+        except Problem as problem:  # what lies in it is unpacked nevertheless
+            result.warn(place_of(path), b"", f"its mode {mode:04o} could not be set: {problem.strerror}")
     return directory

@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from pcopy.engine.task import TaskId
-from pcopy.fsio.attributes import Applied, Attributes, apply_attributes, drop_other_xattrs, read_attributes
+from pcopy.fsio.attributes import Applied, Attributes, Handle, apply_attributes, drop_other_xattrs, read_attributes
 from pcopy.fsio.directories import count_entries, list_names
+from pcopy.fsio.nodes import with_handle
 from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, capable
 from pcopy.fsio.problem import Plain, Problem
 from pcopy.fsio.source import status_of
@@ -194,6 +195,10 @@ def _finish(task: FinishDir, rank: Rank, result: Result, lost: Problem | None) -
 
 def _dress(rank: Rank, target: int, attributes: Attributes, kept: os.stat_result | None) -> Applied:
     """Gives the open directory its metadata; raises ``Problem``."""
+    return with_handle(target, lambda handle: _dressed(rank, handle, attributes, kept))
+
+
+def _dressed(rank: Rank, target: Handle, attributes: Attributes, kept: os.stat_result | None) -> Applied:
     preserve = rank.options.preserve
     if kept is not None and mends(rank):
         from pcopy.fsio.mending import lacking, mend
