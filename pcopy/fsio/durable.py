@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from pcopy.fsio.close import held_open
 from pcopy.fsio.problem import Problem, failing
-from pcopy.fsio.syncer import NO_SYNC, sync_file, sync_written
+from pcopy.fsio.syncer import NO_SYNC, open_for_sync, sync_file, sync_file_system, sync_written
 from pcopy.fsio.temporary import NEW
 
 _PATH = b"/proc/self/fd/%d"
@@ -107,11 +107,17 @@ def _unnamed(directory: int, mode: int) -> int:
 
 
 def sync_directory(directory: int) -> None:
-    """Makes the names in an open directory durable, as far as its file system can; raises ``Problem``."""
+    """Make the names in an open directory durable, as far as its file system can; raise ``Problem``.
+
+    For one that is open for searching only (O_PATH) the file system is synced.
+    """
     try:
         sync_file(directory)
     except OSError as error:
-        if error.errno not in NO_SYNC:
+        if error.errno == errno.EBADF:
+            with failing("open"), held_open(open_for_sync(directory)) as opened:
+                sync_file_system(opened)
+        elif error.errno not in NO_SYNC:
             raise Problem.of("fsync", error) from error
 
 

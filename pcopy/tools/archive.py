@@ -37,7 +37,7 @@ from pcopy.tasks.archive.made import PieceRecords
 from pcopy.tasks.archive.phases import PLACE, SYNC, TELL
 from pcopy.tasks.archive.sync_archive import SyncArchive
 from pcopy.tasks.base.codec import encode
-from pcopy.tasks.base.job import Job, Root, Totals
+from pcopy.tasks.base.job import Failure, Job, Root, Totals
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.listed.hand_out import HandOut
@@ -177,18 +177,18 @@ class ArchivePreparation(OfArchive):
         name = os.path.basename(options.archive_file)
         try:
             self._write_end(rank, layout)
-            rank.own(PieceRecords).remove()  # of all ranks
-            status = archive.commit(name, 0o666 & ~options.umask)
-            if options.sync:
-                sync_directory(rank.descriptors[0].target)
+            rank.own(PieceRecords).remove_all()  # of all ranks
+            status, unset = archive.commit(name, 0o666 & ~options.umask)
         except Problem as problem:
             self.remarks.append(f"{shown(self.arguments.archive)}: {problem.operation}: {problem.strerror}")
+            self.remarks.append(f"the archive was not made; {self._way}")
             return STOPPED
+        is_right = self._report_end(rank, unset)
         self._write_index(rank, layout, status)
         if not rank.signs or totals.failed:
             if rank.signs:
                 self.remarks.append("no signature is written, since items failed")
-            return OK
+            return OK if is_right else INCOMPLETE
         from pcopy.tasks.sign.signing import SignState
 
         sign = rank.own(SignState)
@@ -196,7 +196,20 @@ class ArchivePreparation(OfArchive):
         trouble = write_result(self.job, sign)
         if trouble:
             self.remarks.append(trouble)
-        return INCOMPLETE if trouble else OK
+        return INCOMPLETE if trouble or not is_right else OK
+
+    def _report_end(self, rank: Rank, unset: Problem | None) -> bool:
+        """Bring the name of the archive to storage. Report that, and the mode, as failures; True if there are none."""
+        found = [] if unset is None else [("its mode could not be set", unset)]
+        if self.job.options.sync:
+            try:
+                sync_directory(rank.descriptors[0].target)
+            except Problem as problem:
+                found.append(("its name may not be on storage", problem))
+        for what, problem in found:
+            text = f"the archive is whole, but {what}"
+            rank.tell([Failure(self.arguments.archive, problem.operation, problem.errno or 0, text)], ())
+        return not found
 
     def needed(self, totals: Totals) -> int:
         return 0 if self.job.options.compress_as else self._size

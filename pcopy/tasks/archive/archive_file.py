@@ -209,15 +209,21 @@ class ArchiveFile:
         with failing("fsync"):
             sync_written(self.descriptor)
 
-    def commit(self, name: bytes, mode: int) -> os.stat_result:
-        """It is whole, and called ``name`` from now on; returns its status. Raises ``Problem``."""
-        with failing("chmod"):
+    def commit(self, name: bytes, mode: int) -> tuple[os.stat_result, Problem | None]:
+        """It is whole, and called ``name`` from now on. Raises ``Problem``.
+
+        Return its status, and why it does not have its ``mode``, but one for its owner alone.
+        """
+        unset = None
+        try:
             os.fchmod(self.descriptor, mode)
+        except OSError as error:
+            unset = Problem.of("chmod", error)
         with failing("rename"):
             os.rename(self._name, name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
         self.is_made = False
         with failing("fstat"):
-            return os.fstat(self.descriptor)
+            return os.fstat(self.descriptor), unset
 
     def discard(self) -> None:
         """Removes what was made and has not got its name."""

@@ -210,12 +210,23 @@ class PieceRecords:
 
     def remove(self, names: Iterable[bytes] | None = None) -> None:
         """Files of records; all by default. Raises ``Problem``."""
-        names = self._names() if names is None else [*names]
+        names, is_removed = self._names() if names is None else names, False
         for name in names:
             with failing("unlink"), suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=self._directory)
-        if names:
+                is_removed = True
+        if is_removed:
             sync_directory(self._directory)
+
+    def remove_all(self) -> None:
+        """As ``remove``, once the archive is whole, also where the directory cannot be listed: then those files that
+        this run may have made. Raises ``Problem``."""
+        try:
+            self.remove()
+        except Problem as problem:
+            if problem.operation != "readdir":
+                raise
+            self.remove([self._kept, *(b"%b%d.made" % (self._stem, number) for number in range(self._rank.size))])
 
     def _names(self) -> list[bytes]:
         with failing("readdir"):
