@@ -22,6 +22,7 @@ from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.base.values import Known
 from pcopy.tasks.files.existing import look, name_to_make
+from pcopy.text import shown
 
 _LONG = 0.02
 """Seconds after which the rest is left to a further task."""
@@ -77,7 +78,8 @@ def _link(rank: Rank, each: ToUnpack) -> os.stat_result | None:
     except Problem as problem:
         raise Problem("link", problem.errno or errno.EIO) from problem
     if there is None:
-        raise Problem("link", errno.ENOENT, text=each.trouble)
+        text = f"its first name {shown(first)} is not there: it has failed, or was not to be unpacked"
+        raise Problem("link", errno.ENOENT, text=each.trouble or text)
     present = look(directory, each.name)
     if present is not None and (present.st_dev, present.st_ino) == (there.st_dev, there.st_ino):
         return None
