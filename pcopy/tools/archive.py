@@ -206,9 +206,9 @@ class ArchivePreparation(OfArchive):
                 sync_directory(rank.descriptors[0].target)
             except Problem as problem:
                 found.append(("its name may not be on storage", problem))
-        for what, problem in found:
+        for what, missing in found:
             text = f"the archive is whole, but {what}"
-            rank.tell([Failure(self.arguments.archive, problem.operation, problem.errno or 0, text)], ())
+            rank.tell([Failure(self.arguments.archive, missing.operation, missing.errno or 0, text)], ())
         return not found
 
     def needed(self, totals: Totals) -> int:
