@@ -171,8 +171,9 @@ def test_no_name_is_lost_if_an_inode_is_full_after_another_refusal() -> None:
         (area / "source/name0").write_bytes(b"content")
         for name in names[1:]:
             os.link(area / "source/name0", area / "source" / name)
-        words = ["--checkpoint", "none", "--json", "-n", "1", area / "source", area / "copy"]
-        run = subprocess.run([sys.executable, "-c", BOTH_REFUSALS, *words], capture_output=True, check=False, cwd=ROOT)
+        words: list[str | Path] = ["--checkpoint", "none", "--json", "-n", "1", area / "source", area / "copy"]
+        command = [sys.executable, "-c", BOTH_REFUSALS, *words]
+        run = subprocess.run(command, capture_output=True, check=False, cwd=ROOT)
         assert run.returncode == 0, run.stderr
         assert filecmp.cmpfiles(area / "source", area / "copy", names, shallow=False)[0] == names
         totals = json.loads(run.stdout.splitlines()[-1])
