@@ -10,16 +10,22 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from typing import TypeVar
 
-from pcopy.fsio.close import abandon, held_open
+from pcopy.fsio.close import abandon, held_open, late_times
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.server import learn_times
 from pcopy.fsio.temporary import NEW, PREFIX, remove
 from pcopy.named import NamedTuple
+from pcopy.text import shown
 
 _UNSUPPORTED = {errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES, errno.EINVAL, errno.ESPIPE, errno.EXDEV}
 """Errors of an operation that a file system does not support. Others, as of a full disk, say nothing about that."""
 
+_Found = TypeVar("_Found")
 _NAME_REFUSED = _UNSUPPORTED | {errno.ENOENT, errno.EIO}
 _APART = 1 << 16
 """Where the last byte of the file is written, before the first one."""
@@ -28,13 +34,14 @@ _APART = 1 << 16
 NAME = PREFIX + b"examination"
 """The file that is made.
 
-It has the same name each time, so that no second one is left where nothing can be removed.
+It has the same name each time, so that no second one is left where nothing can be removed. A name without a leading
+dot may be one of the user's; therefore such a file has another name each time.
 """
 
 
 class Examined(NamedTuple):
-    """The operation that is not possible in a directory, with the error (empty: all are possible), and the name of a
-    file that the examination has left there, since it could not be removed."""
+    """The operation that is not possible in a directory, with the error (empty: all are possible), and the path of a
+    file that the examination has left, since it could not be removed."""
 
     lacking: str = ""
     left: str = ""
@@ -47,51 +54,96 @@ class Examined(NamedTuple):
 
 
 def examine(path: bytes, *, writes: bool = True) -> Examined:
-    """Find out which operation is not possible in the directory ``path``.
+    """Find out what is not possible in the directory ``path``, and if times are lost there as files are closed
+    (``pcopy.fsio.server.learn_times``).
 
-    ``writes``: files are to be written in any order. What cannot be examined, as on a full disk, counts as
-    possible: the copy reports the error. Raises nothing.
+    That is done in the directory around it, if it is on the same file system and may be written to: so the ctime of
+    ``path`` stays where there is nothing to copy. ``writes``: files are to be written in any order. What cannot be
+    found out, as on a full disk, is taken to be possible: the copy reports it. Raises nothing.
     """
-    with suppress(OSError), held_open(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
-        before = os.fstat(directory)
-        try:
-            return _examined(directory, writes=writes)
-        finally:
-            with suppress(OSError):  # a job that is refused later has changed nothing
-                os.utime(directory, ns=(before.st_atime_ns, before.st_mtime_ns))
-    return Examined()
+    return _in_place(path, partial(_examined, writes=writes)) or Examined()
 
 
-def _examined(directory: int, *, writes: bool) -> Examined:
+def examine_times(path: bytes) -> None:
+    """As ``examine``, but of the times only."""
+    _in_place(path, _learn_times)
+
+
+def _in_place(path: bytes, find_out: Callable[[int], _Found | None]) -> _Found | None:
+    """Return what is found out in the directory around ``path``, if both are on the same file system, or else in
+    ``path``; None if neither tells anything.
+
+    A directory keeps its time of modification: whatever is refused later has left it as it was.
+    """
+    for place in (os.path.join(path, b".."), path):
+        with suppress(OSError), held_open(os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
+            before = os.fstat(directory)
+            if before.st_dev != os.stat(path).st_dev:
+                continue
+            found = find_out(directory)
+            with suppress(OSError):
+                if os.fstat(directory).st_mtime_ns != before.st_mtime_ns:
+                    os.utime(directory, ns=(before.st_atime_ns, before.st_mtime_ns))
+            if found is not None:
+                return found
+    return None
+
+
+def _learn_times(directory: int) -> bool | None:
+    """Return True if the times are known now, and None if not."""
+    device = os.fstat(directory).st_dev
+    if device not in late_times:
+        with suppress(Problem):  # it cannot be removed, which the first rank reports of a file of its own
+            learn_times(directory, device, _free_name())
+    return device in late_times or None
+
+
+def _free_name() -> bytes:
+    return b"%b-%b" % (NAME, os.urandom(5).hex().encode())
+
+
+def _examined(directory: int, *, writes: bool) -> Examined | None:
+    """Return what is not possible in an open directory; None if no file can be made there."""
+    found = _tried(directory, NAME, writes=writes)
+    if found is None:  # another job examines the directory at the same time
+        found = _tried(directory, _free_name(), writes=writes)
+    if found is not None and not found.lacking:  # else they are assumed to be lost
+        _learn_times(directory)
+    return found
+
+
+def _tried(directory: int, name: bytes, *, writes: bool) -> Examined | None:
+    """Make, write, rename and remove the file ``name``; None if it could not be made, or another job has removed it."""
     try:
-        descriptor = _created(directory, NAME)
+        descriptor = _created(directory, name)
     except Problem as problem:
-        return Examined(_lacking("cannot remove files", problem), os.fsdecode(NAME))
+        return Examined(_lacking("cannot remove files", problem), _path(directory, name))
+    except FileExistsError:
+        return None
     except OSError as error:
         return _without_dot(directory, error)
-    lacking, name = _written(descriptor, writes=writes), NAME
+    lacking, renamed = _written(descriptor, writes=writes), name + b"-renamed"
     if not lacking:
-        renamed = NAME + b"-renamed"
         try:
             os.rename(name, renamed, src_dir_fd=directory, dst_dir_fd=directory)
             name = renamed
+        except FileNotFoundError:
+            return None
         except OSError as error:
             if error.errno in _UNSUPPORTED:
                 lacking = _lacking("cannot rename files", error)
     return _removed(directory, name, lacking)
 
 
-def _without_dot(directory: int, refused: OSError) -> Examined:
-    """As ``_examined``, where the file was ``refused``: make one whose name has no leading dot."""
-    name, lacking = NAME.removeprefix(b"."), _lacking("refuses names with a leading dot", refused)
+def _without_dot(directory: int, refused: OSError) -> Examined | None:
+    """As ``_tried``, where the file was ``refused``: make one whose name has no leading dot."""
+    name, lacking = _free_name().removeprefix(b"."), _lacking("refuses names with a leading dot", refused)
+    if refused.errno not in _NAME_REFUSED:
+        return None
     try:
-        if refused.errno not in _NAME_REFUSED:
-            return Examined()
-        abandon(_created(directory, name))
-    except Problem:
-        return Examined(lacking, os.fsdecode(name))
+        abandon(os.open(name, NEW, 0o600, dir_fd=directory))
     except OSError:
-        return Examined()
+        return None
     return _removed(directory, name, lacking)
 
 
@@ -100,8 +152,12 @@ def _removed(directory: int, name: bytes, lacking: str) -> Examined:
     try:
         remove(directory, name)
     except Problem as problem:
-        return Examined(lacking or _lacking("cannot remove files", problem), os.fsdecode(name))
+        return Examined(lacking or _lacking("cannot remove files", problem), _path(directory, name))
     return Examined(lacking)
+
+
+def _path(directory: int, name: bytes) -> str:
+    return shown(os.path.join(os.readlink(b"/proc/self/fd/%d" % directory), name))
 
 
 def _created(directory: int, name: bytes) -> int:

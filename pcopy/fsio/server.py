@@ -56,7 +56,11 @@ def shown_of_new_file(directory: int, temporary: bytes) -> NewFileShows:
     """
     device = status_of(directory).st_dev
     if device not in _shown:
-        made = create(directory, temporary)
+        try:
+            made = create(directory, temporary)
+        except Problem:  # the file system may refuse names with a leading dot
+            temporary = temporary.removeprefix(b".")
+            made = create(directory, temporary)
         try:
             _add(device, made)
         finally:

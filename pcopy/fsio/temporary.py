@@ -36,10 +36,13 @@ NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class TemporaryNames:
-    """Names that nobody else uses: they carry the job, its run and the rank."""
+    """Names that nobody else uses: they carry the job, its run and the rank.
 
-    def __init__(self, job: str, run: int, rank: int) -> None:
-        self._stem = b"%s%s-%d-%d." % (PREFIX, job.encode(), run, rank)
+    Unless they are ``hidden`` they have no leading dot, which some file systems refuse.
+    """
+
+    def __init__(self, job: str, run: int, rank: int, *, hidden: bool = True) -> None:
+        self._stem = b"%s%s-%d-%d." % (PREFIX if hidden else PREFIX[1:], job.encode(), run, rank)
         self._numbers = count(1)
 
     def next(self) -> bytes:
@@ -131,13 +134,14 @@ def remove_leftovers(directory: int, job: str, run: int | None = None) -> list[b
     """
     stem = b"%s%s-" % (PREFIX, job.encode())
     with failing("readdir"):
-        names = [name for name in names_in(directory) if name.startswith(stem)]
+        names = [name for name in names_in(directory) if name.startswith((stem, stem[1:]))]
     others = []
     for name in names:
-        kind = name[len(stem) :].partition(b"-")[0]
+        rest = name.removeprefix(b".")[len(stem) - 1 :]
+        kind = rest.partition(b"-")[0]
         if kind.isdigit() and (run is None or int(kind) < run):
             remove(directory, name)
-        elif exchanged := re.fullmatch(_EXCHANGED, name[len(stem) :]):
+        elif exchanged := re.fullmatch(_EXCHANGED, rest):
             with failing("stat"):
                 status = os.stat(name, dir_fd=directory, follow_symlinks=False)
             if status.st_ino == int(exchanged[1]):

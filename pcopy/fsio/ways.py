@@ -63,15 +63,26 @@ def is_ordinary(path: bytes) -> bool:
     Of other types, such as FUSE, that is not known (``pcopy.fsio.sequential``). Also True if the type cannot be read:
     opening the directory for the job reports the error.
     """
+    kind = _type_at(path)
+    return kind is None or kind in WAYS or kind in _CLUSTERS
+
+
+def is_local(path: bytes) -> bool:
+    """Return True if the directory ``path`` is on a local file system, as its type shows, or if nobody can tell."""
+    kind = _type_at(path)
+    return kind is None or WAYS.get(kind, Ways()).is_local
+
+
+def _type_at(path: bytes) -> int | None:
+    """Return the f_type of the file system of the directory ``path``; None if that is not known."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            kind = libc.type_of_file_system(descriptor)
+            return libc.type_of_file_system(descriptor)
         finally:
             os.close(descriptor)
     except OSError:
-        return True
-    return kind in WAYS or kind in _CLUSTERS
+        return None
 
 
 class KnownWays:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pcopy.errors import Refused
-from pcopy.fsio.sequential import Examined, examine
+from pcopy.fsio.sequential import Examined, examine, examine_times
+from pcopy.fsio.ways import is_ordinary
 from pcopy.tasks.base.job import KEEPING, Options, unrecognised
 from pcopy.text import shown
 
@@ -16,9 +17,13 @@ def fitting(options: Options, path: bytes) -> tuple[Options, list[str]]:
     """
     notices: list[str] = []
     if not options.sequential:
+        if is_ordinary(path):
+            if options.preserve.timestamps and not options.dry_run:
+                examine_times(path)
+            return options, notices
         lacking, left = Examined() if options.dry_run else examine(path)
         if left:
-            notices.append(f"{shown(path)}: a file of pcopy's own is left there, since it cannot be removed: {left}")
+            notices.append(f"{left}: a file of pcopy's own is left there, since it cannot be removed")
         if not lacking:
             return options, notices
         why = f"{shown(path)}: the file system {lacking}"

@@ -134,7 +134,7 @@ class Rank(BothSides):
         """How many tasks all ranks may have under way."""
         self.leaders = leaders
         self.open_spool = open_spool
-        self.temporary_names = TemporaryNames(job.name, job.run, number)
+        self.temporary_names = TemporaryNames(job.name, job.run, number, hidden=not job.options.sequential)
         self.told: set[str] = set()
         """What this rank has told rank 0 once, however often it is met: attributes, and reasons."""
         self.spellings = Spellings()

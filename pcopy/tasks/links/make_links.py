@@ -214,6 +214,8 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
                 if linked or not may_relink(there, like):
                     skipped(rank, result, place, source_name, self.copy.known)
                     return False
+                if rank.options.sequential and not _can_be_linked(rank, held, place):
+                    raise Problem("link", errno.EOPNOTSUPP)  # before what is present is removed
                 temporary = name_to_make(rank, target, name, present, like)
                 _make(held, target, temporary)
                 try:

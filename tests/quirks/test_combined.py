@@ -1,0 +1,122 @@
+"""Destinations with several quirks at once, as mounts of object stores and CIFS have them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from bench.latency import is_possible
+from pcopy.fsio.sequential import examine
+from tests.support import native
+from tests.support.command import Argument, pcopy, show, summary
+from tests.support.oracle import differences
+from tests.support.quirks import quirky
+
+pytestmark = pytest.mark.skipif(not is_possible(), reason="it takes root and libfuse3-dev")
+
+OBJECTS = ("sequential", "no_dot_names", "fixed_mode=0755", "close_time", "fsync=EINVAL", "link=EPERM")
+MADE_UP = ("rename=ENOSYS", "no_dot_names", "fixed_owner=65534", "close_time", "no_blocks")
+OWN = "pcopy-examination"
+CHANGES = "files", "symlinks", "special", "hardlinks", "bytes", "failed"
+
+
+@pytest.fixture
+def source(area: Path) -> Path:
+    """Files of all sorts; ``within`` is entered in bulk."""
+    source = area / "source"
+    (source / "within").mkdir(parents=True)
+    for number in range(4):
+        (source / f"within/small{number}").write_bytes(b"%d" % number * 5000)
+    (source / "large").write_bytes(os.urandom(3 << 20))
+    os.link(source / "large", source / "within/name")
+    os.link(source / "within/small1", source / "again")
+    (source / "within/link").symlink_to("small0")
+    os.mkfifo(source / "within/fifo")
+    for path in (*source.rglob("*"), source):
+        os.utime(path, ns=(10**18, 10**18 + 5), follow_symlinks=False)
+    return source
+
+
+def unlike(source: Path, copy: Path) -> list[str]:
+    """Return what differs, but for links, modes, owners and times of access, which these file systems do not have."""
+    found = []
+    for one in (source, *source.rglob("*")):
+        other = copy / one.relative_to(source)
+        if not os.path.lexists(other):
+            found.append(f"missing {other}")
+            continue
+        left, right = one.lstat(), other.lstat()
+        if stat.S_IFMT(left.st_mode) != stat.S_IFMT(right.st_mode) or left.st_mtime_ns != right.st_mtime_ns:
+            found.append(f"kind or time {other}")
+        elif stat.S_ISREG(left.st_mode) and one.read_bytes() != other.read_bytes():
+            found.append(f"contents {other}")
+        elif stat.S_ISLNK(left.st_mode) and one.readlink() != other.readlink():
+            found.append(f"text {other}")
+    return found
+
+
+def ctimes(tree: Path) -> dict[Path, int]:
+    return {path: path.lstat().st_ctime_ns for path in (tree, *tree.rglob("*")) if path.is_dir() or path.is_file()}
+
+
+@pytest.mark.parametrize("words", [[], ["--inplace"], ["--inplace=sequential"]], ids=["", "inplace", "sequential"])
+@pytest.mark.parametrize(("quirks", "kernel", "ranks"), [(OBJECTS, "c", 2), (OBJECTS, "python", 1), (MADE_UP, "c", 4)])
+def test_copies_are_right_and_copied_once(
+    area: Path, source: Path, quirks: tuple[str, ...], kernel: str, ranks: int, words: list[Argument]
+) -> None:
+    if kernel == "c":
+        native.require()
+    backing, env = area / "backing", {"PCOPY_KERNEL": kernel}
+    backing.mkdir()
+    shutil.copytree(source / "within", backing / "copy/within", ignore=shutil.ignore_patterns("fifo"))
+    (backing / "copy" / OWN).write_text("the user's own")
+    with quirky(backing, *quirks) as mounted:
+        done = pcopy(*words, f"{source}/", mounted / "copy", ranks=ranks, env=env)
+        assert done.returncode == 0, show(done)
+        assert unlike(source, backing / "copy") == []
+        assert (backing / "copy" / OWN).read_text() == "the user's own"
+        again = pcopy("--json", f"{source}/", mounted / "copy", program="psync", ranks=ranks, env=env)
+        assert again.returncode == 0, show(again)
+        totals = summary(again)
+    assert {counter: totals[counter] for counter in CHANGES if totals[counter]} == {}
+    assert list(backing.rglob("*pcopy-*")) == []
+
+
+@pytest.mark.parametrize("quirk", ["sequential", "close_time", "rename=ENOSYS"])
+@pytest.mark.parametrize("kernel", ["c", "python"])
+def test_second_run_leaves_directories_as_they_are(area: Path, source: Path, quirk: str, kernel: str) -> None:
+    if kernel == "c":
+        native.require()
+    backing, env = area / "backing", {"PCOPY_KERNEL": kernel}
+    backing.mkdir()
+    found = []
+    with quirky(backing, quirk) as mounted:
+        for _ in range(2):
+            done = pcopy(f"{source}/", mounted / "copy", program="psync", ranks=2, env=env)
+            assert done.returncode == 0, show(done)
+            assert differences(source, backing / "copy") == []
+            found.append(ctimes(backing / "copy"))
+    assert found[0] == found[1]
+
+
+def test_jobs_examine_one_directory_at_the_same_time(area: Path) -> None:
+    backing = area / "backing"
+    (backing / "copy").mkdir(parents=True)
+    found = []
+    with quirky(backing, "rename=ENOSYS") as mounted:
+        path = os.fsencode(mounted / "copy")
+        examinations = [
+            threading.Thread(target=lambda: found.extend(examine(path).lacking for _ in range(15))) for _ in range(4)
+        ]
+        for examination in examinations:
+            examination.start()
+        for examination in examinations:
+            examination.join()
+    assert len(found) == 60
+    assert all("cannot rename files" in each for each in found), found
+    assert list(backing.rglob("*pcopy-*")) == []
