@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import subprocess
 import threading
 from pathlib import Path
 
@@ -120,3 +121,29 @@ def test_jobs_examine_one_directory_at_the_same_time(area: Path) -> None:
     assert len(found) == 60
     assert all("cannot rename files" in each for each in found), found
     assert list(backing.rglob("*pcopy-*")) == []
+
+
+REPLACING: dict[str, tuple[str, ...]] = {
+    "pcopy": ("{source}/", "{copy}"),
+    "psync": ("{source}/", "{copy}"),
+    "pcopy --compress": ("--compress", "zstd", "{source}/", "{copy}"),
+    "ptar": ("-x", "-f", "{source}.tar", "-C", "{copy}"),
+}
+
+
+@pytest.mark.parametrize("command", REPLACING)
+def test_failure_states_that_the_existing_file_was_removed(area: Path, command: str) -> None:
+    source, backing = area / "source", area / "backing"
+    name = "file.zst" if "--compress" in command else "file"
+    source.mkdir()
+    (source / "file").write_bytes(os.urandom(100_000))
+    subprocess.run(["tar", "-C", source, "-cf", f"{source}.tar", "file"], check=True)
+    (backing / "copy").mkdir(parents=True)
+    (backing / "copy" / name).write_bytes(b"the old contents")
+    with quirky(backing, "sequential", "write=ENOSPC") as mounted:
+        words = [word.format(source=source, copy=mounted / "copy") for word in REPLACING[command]]
+        done = pcopy(*words, program=command.split(maxsplit=1)[0], ranks=1)
+    assert done.returncode in (1, 75), show(done)
+    assert b" 1 failed" in done.stdout, show(done)
+    assert b"the existing file has been removed already" in done.stderr, show(done)
+    assert not list((backing / "copy").iterdir())

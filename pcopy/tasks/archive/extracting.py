@@ -24,7 +24,7 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.storing import stored
 from pcopy.tasks.base.values import Known
-from pcopy.tasks.files.existing import look, name_to_make
+from pcopy.tasks.files.existing import look, name_to_make, stating_removal
 
 AT_ONCE = SMALL_FILE // 4
 """Bytes of a file that is unpacked in one go."""
@@ -58,7 +58,7 @@ class Extracting:
         new: NewFile
         if member.kind == FILE:
             new, present = self._new_file(each.name, is_quick=self.is_quick(member))
-            with new:
+            with stating_removal(self._rank, self._directory, each.name, present), new:
                 in_order = self._rank.options.sequential
                 steps = _filled(self._archive, self._ahead, each, new, in_order=in_order)
                 for moved in throttled(steps, self._rank.throttle):

@@ -278,7 +278,10 @@ class Result(counts.Counted):
         counted += [(counts.FOUND, 1)] if retry is Tried.WHEN_FOUND else []
         for counter, number in counted:
             self.count(counter, number, place)
-        message = self._rank.failed(problem, place, name, size) or problem.strerror or ""
+        message = self._rank.failed(problem, place, name, size)
+        text, common = problem.strerror or "", os.strerror(problem.errno or 0)
+        if not message or text.startswith(f"{common};"):  # what is added to the error is kept
+            message += text.removeprefix(common) if message else text
         if retry is Tried.NEVER:
             self.failed.append((None, Retry()))
         elif isinstance(retry, Tried) and retry is not Tried.BY_NAME:

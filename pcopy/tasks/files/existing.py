@@ -355,6 +355,22 @@ def name_to_make(
     return name
 
 
+@contextmanager
+def stating_removal(rank: Rank, directory: int, name: bytes, present: os.stat_result | None) -> Iterator[None]:
+    """Add to a ``Problem`` that what was ``present`` as ``name`` is not there any more, if ``name_to_make`` has removed
+    it."""
+    try:
+        yield
+    except Problem as problem:
+        if not rank.options.sequential or present is None or type(problem) is not Problem:
+            raise
+        operation, number, text, *rest = problem.plain
+        if look(directory, name) is not None:
+            raise
+        text = f"{text}; the existing file has been removed already, since files cannot be renamed here"
+        raise Problem.from_plain((operation, number, text, *rest)) from problem
+
+
 def over_or_new(
     rank: Rank, place: Place, present: Existing | None, reading: int, status: os.stat_result, temporary: bytes
 ) -> tuple[Over | None, Recipe]:

@@ -32,6 +32,7 @@ from pcopy.tasks.files.existing import (
     mends,
     name_to_make,
     over_or_new,
+    stating_removal,
 )
 from pcopy.tasks.files.layouts import laid_out
 from pcopy.tasks.verify.read_items import skipped
@@ -86,7 +87,9 @@ def copy_whole(
         else:
             place, source = item.place, (reading, status)
             rank.learn_times(rank.open_target(place), rank.target_device(place), result.notices)
-            settled = yield from _write(rank, result, item, source, present, linked=linked, together=together)
+            there = None if present is None else present.status
+            with stating_removal(rank, rank.open_target(place), rank.new_name(place, item.name), there):
+                settled = yield from _write(rank, result, item, source, present, linked=linked, together=together)
     took = 0 if rank.options.dry_run else time.monotonic_ns() - began
     settled = settled._replace(how=How.over(present, took))
     if settled.unnamed is None:

@@ -24,7 +24,7 @@ from pcopy.tasks.base.rank import FILES_PER_SLICE, Rank
 from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.storing import stored
 from pcopy.tasks.base.values import Item, Known, pack_numbers, unpack_numbers
-from pcopy.tasks.files.existing import name_to_make
+from pcopy.tasks.files.existing import name_to_make, stating_removal
 from pcopy.tasks.files.layouts import laid_out
 from pcopy.tasks.recode.goal import Goal, checked, commit, goal_of, is_for_the_list, level_of, span_for, stays
 
@@ -73,7 +73,8 @@ def recode_whole(rank: Rank, result: Result, item: Item) -> Generator[None, None
             return
         target, recipe = rank.open_target(place), goal.recipe(reading, status)
         made_as = name_to_make(rank, target, goal.name, there, status)
-        with NewFile.beside(target, made_as, layout=recipe) as new:
+        removal = stating_removal(rank, target, goal.name, there)
+        with removal, NewFile.beside(target, made_as, layout=recipe) as new:
             hasher = rank.hasher()
             yield from _fill(rank, goal, reading, status.st_size, new, hasher)
             attributes = read_attributes(reading, status, rank.options.preserve)
