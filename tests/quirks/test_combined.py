@@ -33,6 +33,7 @@ def source(area: Path) -> Path:
     (source / "within").mkdir(parents=True)
     for number in range(4):
         (source / f"within/small{number}").write_bytes(b"%d" % number * 5000)
+    (source / "within/small2").chmod(0o4755)
     (source / "large").write_bytes(os.urandom(3 << 20))
     os.link(source / "large", source / "within/name")
     os.link(source / "within/small1", source / "again")

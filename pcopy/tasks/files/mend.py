@@ -89,7 +89,7 @@ def _lacking_in_place(
     is_on_target = status.st_dev == rank.target_device(present.place)
     lacks = lacking(handle, status, attributes, rank.options.preserve, rank.options.modify_window)
     if lacks.is_needed and not (is_on_target and lacks.is_harmless(attributes, status)):
-        lacks = _without_made_up(present, lacks)
+        lacks = _without_made_up(present, lacks, attributes)
     if not lacks.is_needed:
         return lacks
     is_refused = rank.options.dry_run and not capable(CAP_FOWNER) and _gives_way(present, status, lacks)
@@ -112,7 +112,7 @@ def _gives_way(present: Existing, status: os.stat_result, lacks: Lacking) -> boo
     return os.access(handle_of(present.directory), os.W_OK | os.X_OK, effective_ids=True)
 
 
-def _without_made_up(present: Existing, lacks: Lacking) -> Lacking:
+def _without_made_up(present: Existing, lacks: Lacking, attributes: Attributes) -> Lacking:
     """Return ``lacks`` without the mode and owner that the file system of ``present`` makes up.
 
     Such are CIFS and FUSE with fixed modes or owners, and NFS with root_squash. A new copy has no better mode or owner
@@ -122,7 +122,9 @@ def _without_made_up(present: Existing, lacks: Lacking) -> Lacking:
     if present.rank.options.dry_run:
         return lacks
     shown = shown_of_new_file(present.directory, present.rank.temporary_names.next())
-    return lacks._replace(owner=lacks.owner and not shown.has_other_owner, mode=lacks.mode and not shown.has_other_mode)
+    is_equal = stat.S_IMODE(present.status.st_mode) == stat.S_IMODE(attributes.mode)  # with the set-id bits
+    has_mode = shown.has_other_mode or (shown.has_other_owner and is_equal)
+    return lacks._replace(owner=lacks.owner and not shown.has_other_owner, mode=lacks.mode and not has_mode)
 
 
 def is_copied_for_links(present: Existing, source: os.stat_result) -> bool:
