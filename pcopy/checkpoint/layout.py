@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from pcopy.errors import Refused
 from pcopy.fsio.close import held_open, names_in
-from pcopy.fsio.durable import boot_id, sync_directory_at
+from pcopy.fsio.durable import boot_id, boots_of_job, sync_directory_at
 from pcopy.text import shown
 
 VERSION = 6
@@ -60,10 +60,10 @@ def note_not_durable(path: bytes) -> None:
 def is_distrusted(path: bytes) -> bool:
     """Return True if a record in the job directory ``path`` may count files as done that a reboot has lost.
 
-    Only of this host it is known whether it was rebooted. Raises ``OSError``.
+    That a host has not been rebooted is known of those on which this job runs. Raises ``OSError``.
     """
-    of_this_boot = _not_durable_name() if boot_id() else b""
-    return any(name != of_this_boot for name in _marks(path))
+    these_boots = {b"not-durable-" + boot.encode() for boot in (boot_id(), *boots_of_job) if boot}
+    return any(name not in these_boots for name in _marks(path))
 
 
 def forget_records(path: bytes) -> None:

@@ -127,6 +127,10 @@ def sync_directory_at(path: bytes) -> None:
         sync_directory(descriptor)
 
 
+boots_of_job: set[str] = set()
+"""Boot ids of all hosts on which ranks of this job run, if this process is rank 0."""
+
+
 def boot_id() -> str:
     """Return the number that identifies this start of the host; empty if the system has none."""
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pcopy.errors import HINDRANCES, INCOMPLETE, Hindered, JobAborted, Refused, hindrance
+from pcopy.fsio.durable import boots_of_job
 from pcopy.fsio.kernel.choose import kernel_name
 from pcopy.jobs.lifecycle import Keeping, options_as_primitives, options_from_primitives, resuming
 from pcopy.jobs.rank_store import check_shared
@@ -83,6 +84,7 @@ def run(command: Command, words: Sequence[str], ranks: Ranks) -> int:
     try:
         ranks.meet(words)
         on_all(ranks, kernel_name)
+        boots_of_job.update(hello.machine for hello in ranks.hellos)
         on_root(ranks, lambda: prepared.append(_prepare(command, words, ranks)))
         return _run(command.tool, prepared[0] if prepared else None, ranks, signals)
     except (Refused, StoppedBefore) as refusal:
