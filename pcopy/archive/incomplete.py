@@ -15,7 +15,9 @@ from pcopy.archive.reader import Broken, Read, is_header, number
 from pcopy.named import NamedTuple
 
 MOST_NAME_BYTES = 16 << 20
-"""Bytes of the names that a trailer lists: a reader has all of them in memory."""
+"""Bytes of the names that a trailer lists, each with ``OVERHEAD``: a reader has all of them in memory."""
+OVERHEAD = 64
+"""Bytes that a name takes in the trailer, and in memory, besides its own."""
 _KEY, _NAME, _MORE = b"comment", b"incomplete: ", b"incomplete: other files, too"
 _AT = b"incomplete files are listed at "
 _LAST = re.compile(rb"\d+ comment=%b(\d{20})\n" % _AT)
@@ -81,7 +83,7 @@ def incomplete_in(read: Read, size: int) -> Incomplete:
 
 def _listed(body: bytes) -> Incomplete:
     """Raises ``ValueError``."""
-    names, has_more, at = set[bytes](), False, 0
+    names, has_more, at, size = set[bytes](), False, 0, 0
     start = b" %b=" % _KEY
     while at < len(body):
         digits = body[at : at + 20].partition(b" ")[0]
@@ -90,9 +92,11 @@ def _listed(body: bytes) -> Incomplete:
         if not body.startswith(start, key_at) or body[following - 1 : following] != b"\n" or following <= key_at:
             raise ValueError("the list of incomplete files at its end is damaged")
         value = body[key_at + len(start) : following - 1]
-        if value == _MORE:
-            has_more = True
-        elif value.startswith(_NAME):
-            names.add(value[len(_NAME) :])
+        if value.startswith(_NAME):
+            size += len(value) - len(_NAME) + OVERHEAD
+            if size > MOST_NAME_BYTES or value == _MORE:
+                has_more = True
+            else:
+                names.add(value[len(_NAME) :])
         at = following
     return Incomplete(names, has_more)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING
 
-from pcopy.archive.incomplete import HAS_MORE, Incomplete
+from pcopy.archive.incomplete import HAS_MORE, NOTHING, Incomplete
 from pcopy.archive.member import FILE, LINK, SYMLINK, Member, refusal
 from pcopy.archive.reader import Damage, FoundMember, Read, members
 from pcopy.archive.records import LARGEST
@@ -62,7 +62,7 @@ def list_archive(arguments: ArchiveArguments) -> int:
                 listing.is_wrong(source.garbage)
         else:
             check = source.check
-        listing.end(lacking, listed_as_incomplete(source.read, source.size), check)
+        listing.end(lacking, listing.listed_as_incomplete(source.read, source.size), check)
     except Problem as problem:
         listing.is_wrong(f"{problem.operation}: {problem.strerror}; what follows is not read")
     except HINDRANCES as error:
@@ -148,6 +148,14 @@ class ArchiveListing:
         self._tree.add(found, problem or found.trouble)
         if self._signature is not None:
             self._signature.take(found, item)
+
+    def listed_as_incomplete(self, read: Read, size: int) -> Incomplete:
+        """Return what the trailer of an archive of ``size`` bytes lists; report if it is damaged."""
+        try:
+            return listed_as_incomplete(read, size)
+        except Problem as problem:
+            self.is_wrong(problem.strerror or "")
+            return NOTHING
 
     def end(self, lacking: str, incomplete: Incomplete, check: Callable[[int, int], None] | None = None) -> None:
         """All members were taken: report those that fail, and write the signature. Raises ``OSError``.

@@ -90,7 +90,9 @@ class ProvePreparation(Preparation):
                     listing.damaged(each)
                 else:
                     listing.take(*each)
-            listing.end(rank.own(WantedOfRank).lacking, rank.own(OpenArchive).incomplete)
+            archive = rank.own(OpenArchive)
+            incomplete = listing.listed_as_incomplete(archive.read, archive.contents.size)
+            listing.end(rank.own(WantedOfRank).lacking, incomplete)
         except HINDRANCES as error:
             listing.is_wrong(hindrance(error))
         return INCOMPLETE if listing.wrong else OK

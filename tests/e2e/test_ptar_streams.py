@@ -161,7 +161,7 @@ def test_zstd_stream_with_large_window_is_refused_with_command(tmp_path: Path) -
     assert (tmp_path / "place/data").read_bytes() == b"data"
 
 
-@pytest.mark.parametrize("rest", [b"g", b"garbage\n", b"\n" * 200_000])
+@pytest.mark.parametrize("rest", [b"g", b"garbage\n", b"\x1f\x8b\x00garbage", b"\n" * 200_000])
 @pytest.mark.parametrize("program", ["gzip", "zstd"])
 def test_garbage_behind_a_stream_is_ignored_and_reported(program: str, rest: bytes, tree: Path, place: Path) -> None:
     """GNU tar unpacks all, too, and ends with status 2."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pcopy.archive.incomplete import Incomplete, incomplete_in, trailer
 from tests.support.archives import MIB, ptar
 from tests.support.command import Argument, Completed, show
 from tests.support.faults import READS, Fault
@@ -177,3 +178,14 @@ def test_damaged_list_is_an_error(tree: Path) -> None:
         done = ptar(*words, "-f", archive)
         assert done.returncode == 1, show(done)
         assert b"the list of incomplete files at its end is damaged" in done.stderr, show(done)
+    done = ptar("-t", "-f", archive, "tree/absent")
+    assert b"the list of incomplete files at its end is damaged" in done.stderr, show(done)
+    assert b"tree/absent" in done.stderr, show(done)
+
+
+def test_reader_of_a_list_keeps_a_bounded_number_of_names(tree: Path) -> None:
+    """A list of one-letter names within the allowed length: 64 bytes count for each, as they take in memory."""
+    names = {b"%x" % number for number in range(300_000)}
+    listing = trailer(Incomplete(names), 0)
+    found = incomplete_in(lambda offset, size: listing[offset : offset + size], len(listing))
+    assert found.has_more and len(found.names) * 64 < 16 << 20 and found.names <= names

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pcopy.archive.incomplete import MOST_NAME_BYTES, Incomplete
+from pcopy.archive.incomplete import MOST_NAME_BYTES, OVERHEAD, Incomplete
 from pcopy.tasks.base.kind import Note
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
-
-_OVERHEAD = 64
-"""Bytes that a name takes in the trailer, and in memory, besides its own."""
 
 
 class IncompleteFiles:
@@ -21,7 +18,7 @@ class IncompleteFiles:
 
     def add(self, name: bytes) -> None:
         """Add the name that a file has in the archive."""
-        self._bytes += len(name) + _OVERHEAD
+        self._bytes += len(name) + OVERHEAD
         if self._bytes > MOST_NAME_BYTES:
             self._has_more = True
         else:

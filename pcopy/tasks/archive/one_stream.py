@@ -29,7 +29,8 @@ MAGICS = {
     b"\x04\x22\x4d\x18": "lz4",
 }
 """How files begin that these programs have written."""
-_GZIP = b"\x1f\x8b"
+_GZIP = b"\x1f\x8b\x08"
+"""How each member of gzip begins: its magic number, and the only method of compression (RFC 1952)."""
 _SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
 """How a frame without contents begins (RFC 8878); ``pzstd`` writes one before each other frame."""
 KEPT_BYTES = 32 << 20
