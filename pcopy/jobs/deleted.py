@@ -7,6 +7,7 @@ records may have more.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -61,14 +62,14 @@ def deleted_by(directory: bytes, rank: int, tell: Callable[[str], None]) -> Call
     return numbers
 
 
-def _numbers_in(file: int) -> tuple[memoryview, int] | None:
-    """Return the numbers in an open file, and where to write them, or -1 if they are mapped; None if it is strange.
+def _numbers_in(file: int) -> tuple[memoryview, int]:
+    """Return the numbers in an open file, and where to write them, or -1 if they are mapped.
 
     Raises ``OSError``.
     """
     status = os.fstat(file)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-        return None
+        raise OSError(errno.EEXIST, "something else has its name")
     if status.st_size != _COUNTED.size:
         os.truncate(file, 0)
         os.write(file, bytes(_COUNTED.size))  # has room before it is mapped

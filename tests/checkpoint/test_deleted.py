@@ -21,7 +21,7 @@ from contextlib import suppress
 from pcopy.jobs.deleted import deleted_by
 
 place = os.fsencode(sys.argv[1])
-numbers = deleted_by(place + b"/job", 3)
+numbers = deleted_by(place + b"/job", 3, print)
 numbers()[0] += 5
 numbers()
 os.sync()  # a page that is mapped and clean
@@ -56,7 +56,9 @@ def test_a_file_with_another_name_is_not_written_to(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     other.write_bytes(b"precious")
     os.link(other, tmp_path / "deleted-0")
-    assert deleted_by(job, 0)() is None
+    told: list[str] = []
+    assert deleted_by(job, 0, told.append)() is None
+    assert [line for line in told if "something else has its name" in line] == told != []
     assert other.read_bytes() == b"precious"
 
 
