@@ -51,7 +51,7 @@ _BTIME = struct.Struct("=I76xqI")  # struct statx: stx_mask, and far behind it s
 FUSE = 0x65735546
 """The f_type of file systems on FUSE (linux/magic.h)."""
 _STATFS_BYTES = 256  # more than struct statfs has anywhere
-_ENTRIES_BYTES = 1 << 16
+_ENTRIES_BYTES = 1 << 16  # of a listing, read by one call
 _ENTRY = struct.Struct("=16xHB")  # struct dirent64: d_reclen and d_type, before d_name
 _HANDLE = struct.Struct("=Ii")  # struct file_handle: handle_bytes, handle_type, and then the handle
 _MOST_BYTES = 128  # MAX_HANDLE_SZ

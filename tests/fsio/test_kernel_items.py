@@ -128,7 +128,7 @@ def test_list(items: Items, most: int) -> None:
     os.close(directory)
     assert sorted(map(os.fsdecode, kinds)) == items.names
     assert inodes == {os.fsencode(name): (items.place / name).lstat().st_ino for name in items.names}
-    found = ["find", items.place, "-mindepth", "1", "-maxdepth", "1", "-printf", "%y %f\\0"]
+    found: list[str | Path] = ["find", items.place, "-mindepth", "1", "-maxdepth", "1", "-printf", "%y %f\\0"]
     lines = subprocess.run(found, check=True, capture_output=True).stdout.split(b"\0")[:-1]
     assert {name: kind for kind, name in (line.split(b" ", 1) for line in lines)} == kinds
 

@@ -109,7 +109,7 @@ def test_second_run_leaves_directories_as_they_are(area: Path, source: Path, qui
 def test_jobs_examine_one_directory_at_the_same_time(area: Path) -> None:
     backing = area / "backing"
     (backing / "copy").mkdir(parents=True)
-    found = []
+    found: list[str] = []
     with quirky(backing, "rename=ENOSYS") as mounted:
         path = os.fsencode(mounted / "copy")
         examinations = [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -56,7 +57,7 @@ def test_copies_in_place_of_links_are_reported_once_with_their_number(kernel: st
             (source / f"file{number}").write_bytes(b"%d" % number)
             os.link(source / f"file{number}", source / f"name{number}")
         with quirky(backing, "fixed_owner=65534") as tree:
-            words = ["--json", "--no-preserve", "ownership", f"{source}/", tree / "copy"]
+            words: list[str | Path] = ["--json", "--no-preserve", "ownership", f"{source}/", tree / "copy"]
             done = pcopy(*words, ranks=1, env={"PCOPY_KERNEL": kernel})
             assert subprocess.run(["diff", "-r", source, tree / "copy"], check=False).returncode == 0
         totals = summary(done)

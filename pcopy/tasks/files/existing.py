@@ -364,11 +364,11 @@ def stating_removal(rank: Rank, directory: int, name: bytes, present: os.stat_re
     except Problem as problem:
         if not rank.options.sequential or present is None or type(problem) is not Problem:
             raise
-        operation, number, text, *rest = problem.plain
+        operation, number, text, on_source, changed, again = problem.plain
         if look(directory, name) is not None:
             raise
         text = f"{text}; the existing file has been removed already, since files cannot be renamed here"
-        raise Problem.from_plain((operation, number, text, *rest)) from problem
+        raise Problem.from_plain((operation, number, text, on_source, changed, again)) from problem
 
 
 def over_or_new(
