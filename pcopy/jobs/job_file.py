@@ -216,16 +216,16 @@ def _digest(body: bytes) -> bytes:
 
 
 def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
     if isinstance(value, bytes):
         return {"bytes": value.decode("utf-8", "surrogateescape")}
     if isinstance(value, (tuple, list)):
-        return [_plain(inner) for inner in value]
+        return [inner if type(inner) is int else _plain(inner) for inner in value]  # a job may have many roots
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
             raise TypeError("a job's mappings have names as keys")
         return {"map": {key: _plain(inner) for key, inner in value.items()}}
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
     raise TypeError(f"{type(value).__name__} is no primitive")
 
 

@@ -224,7 +224,7 @@ def keep_new(job: Job, keeping: Keeping, asked: dict[str, Any]) -> tuple[Job, Ke
     file = JobFile(
         job.name,
         time.time(),
-        tuple(map(with_places, job.roots)),
+        with_places(job.roots),
         options_as_primitives(job.options),
         asked,
         began,

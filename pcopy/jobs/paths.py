@@ -11,8 +11,9 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pcopy.errors import Refused
@@ -78,7 +79,8 @@ def resolve(
         raise Refused("nothing to copy: give SRC and DST")
     if recoding is not None:
         from pcopy.tasks.base.recoded import with_final_name
-    found = [_look_at_source(path, follow) for path in sources]
+    real_path, identity_of = lru_cache(_real_path), lru_cache(_identity)  # many sources lie in one directory
+    found = [_look_at_source(path, follow, real_path) for path in sources]
     wanted = _look_at_destination(destination)
     _refuse_node(found, wanted)
     if len(found) > 1:
@@ -89,7 +91,7 @@ def resolve(
     for source, (target, name) in zip(found, targets, strict=True):
         is_inside = bool(name) and wanted.directory is not None and not exact
         target_shown = os.path.join(destination, name) if is_inside else destination
-        source_id = _identity(source.directory)
+        source_id = identity_of(source.directory)
         root = Root(source.directory, target, source.item, name, source.given, target_shown, source_id, ancestors[0])
         named = root if recoding is None else with_final_name(recoding, root)
         _refuse_onto_itself(source, named, ancestors, stays and not follow)
@@ -165,7 +167,11 @@ def places_in(directory: bytes, roots: Sequence[Root]) -> tuple[tuple[int, bytes
     )
 
 
-def _look_at_source(path: bytes, follow: bool) -> _Source:
+def _real_path(path: bytes) -> bytes:
+    return os.path.realpath(path, strict=True)
+
+
+def _look_at_source(path: bytes, follow: bool, real_path: Callable[[bytes], bytes]) -> _Source:
     if not path:
         raise Refused("a SRC is the empty string: name a file or a directory (. for the current one)")
     _refuse_elsewhere(path)
@@ -185,7 +191,7 @@ def _look_at_source(path: bytes, follow: bool) -> _Source:
             directory, item = os.path.realpath(path, strict=True), b""
             identity = _identity(directory)
         else:
-            directory, item = os.path.realpath(parent or b".", strict=True), name
+            directory, item = real_path(parent or b"."), name
             identity = (status.st_dev, status.st_ino)
     points_to = _followed(path) if stat.S_ISLNK(status.st_mode) else None
     return _Source(path, contents, directory, item, b"" if contents else name, identity, points_to)

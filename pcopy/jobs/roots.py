@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import lru_cache
 
 from pcopy.errors import Refused
 from pcopy.fsio.close import held_open
@@ -21,6 +22,9 @@ from pcopy.jobs.paths import lies_in, target_of
 from pcopy.named import NamedTuple
 from pcopy.tasks.base.job import Root
 from pcopy.text import shown
+
+LOOKS = 128
+"""Directories whose identity is remembered while the roots of a job are gone through: many roots share one."""
 
 _LOOK = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -53,16 +57,17 @@ def refuse_unwritable(roots: Sequence[Root]) -> None:
         raise Refused(f"{shown(roots[0].target_shown)}: cannot be made, since {why}; name another DST")
 
 
-def with_places(root: Root) -> JobRoot:
-    """``root`` with its places; raises ``Refused`` if it has gone."""
-    source, target = _look(root.source, "source"), _look(root.target, "destination")
-    for path, seen, identity in (
-        (root.source_shown, source, root.source_id),
-        (root.target_shown, target, root.target_id),
-    ):
-        if seen.identity[1] != identity[1]:
+def with_places(roots: Sequence[Root]) -> tuple[JobRoot, ...]:
+    """``roots`` with their places; raises ``Refused`` if one has gone."""
+    look = lru_cache(maxsize=LOOKS)(_look)
+    placed = []
+    for root in roots:
+        source, target = look(root.source, "source"), look(root.target, "destination")
+        if source.identity[1] != root.source_id[1] or target.identity[1] != root.target_id[1]:
+            path = root.source_shown if source.identity[1] != root.source_id[1] else root.target_shown
             raise Refused(f"{shown(path)}: was replaced by another directory since the job began")
-    return JobRoot(**root._asdict(), source_place=source.place, target_place=target.place)
+        placed.append(JobRoot(*root, source_place=source.place, target_place=target.place))
+    return tuple(placed)
 
 
 def with_made(root: JobRoot) -> JobRoot:
@@ -85,9 +90,10 @@ def check_roots(job: JobFile) -> tuple[JobRoot, ...]:
 
     Raises ``Refused`` if one is not what the job began with, naming its path and what differs.
     """
+    look = lru_cache(maxsize=LOOKS)(_look)
     checked = []
     for root in job.roots:
-        source, target = _look(root.source, "source"), _look(root.target, "destination")
+        source, target = look(root.source, "source"), look(root.target, "destination")
         _compare(job, root.source, source, root.source_id, root.source_place)
         _compare(job, root.target, target, root.target_id, root.target_place)
         _check_made(job, root)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any
 
@@ -33,15 +33,16 @@ def open_roots(job: Job, *, compare_devices: bool = True) -> list[RootDescriptor
 
     Device numbers are compared only where they were read on this host.
     """
-    opened: dict[tuple[bytes, bool], int] = {}
+    opened: dict[tuple[bytes, bool], tuple[int, os.stat_result]] = {}
 
     def open_once(path: bytes, identity: DeviceInode, on_source: bool) -> int:
         if (path, on_source) not in opened:
-            opened[path, on_source] = _open_directory(path, on_source)
-        status = os.fstat(opened[path, on_source])
+            descriptor = _open_directory(path, on_source)
+            opened[path, on_source] = descriptor, os.fstat(descriptor)
+        descriptor, status = opened[path, on_source]
         if status.st_ino != identity[1] or (compare_devices and status.st_dev != identity[0]):
             raise Refused(f"{shown(path)}: is not the same directory on {os.uname().nodename}")
-        return opened[path, on_source]
+        return descriptor
 
     return [
         RootDescriptors(open_once(root.source, root.source_id, True), open_once(root.target, root.target_id, False))
@@ -101,23 +102,39 @@ class Mounts:
         self._one_file_system = job.options.one_file_system
         """Of other file systems in a source no more is asked than that they are there."""
         self._kept = OpenDirectories(affordable())  # all are closed before the job needs descriptors
-        self._directories = [
-            Directories(tree.descriptor, 0, on_source=tree.on_source, kept=self._kept, number=number)
-            for number, tree in enumerate(self._trees)
-        ]
+        sides = {(tree.descriptor, tree.on_source): None for tree in self._trees}
+        self._directories = {
+            side: Directories(side[0], 0, on_source=side[1], kept=self._kept, number=number)
+            for number, side in enumerate(sides)
+        }
+        self._numbers: dict[bytes, int] = {}
+        """By the tree's path as the job calls it: the first of this path."""
+        for number, tree in enumerate(self._trees):
+            self._numbers.setdefault(os.path.join(tree.called, tree.part).rstrip(b"/"), number)
+        self._real: dict[bytes, list[Tree]] = {}
+        """By the tree's real path; read at the first use."""
 
     def points(self) -> dict[bytes, bool]:
         """The paths at which something is mounted, as the job calls them: is that automatic? Raises ``OSError``."""
-        points = list(mount_points())
-        found: dict[bytes, bool] = {}
-        for tree in self._trees:
-            real = os.readlink(b"/proc/self/fd/%d" % tree.descriptor).rstrip(b"/") + b"/"
-            for point in points:
-                below = point.path[len(real) :]
-                if point.path.startswith(real) and (not tree.part or _is_in(below, tree.part)):
-                    path = os.path.join(tree.called, below)
-                    found[path] = found.get(path, False) or point.automatic
+        trees, found = self._by_real_path(), dict[bytes, bool]()
+        for point in mount_points():
+            for top in _upwards(point.path):
+                for tree in trees.get(top, ()):
+                    below = (tree.part + point.path[len(top) :]).lstrip(b"/")
+                    if below:  # and not where the directory itself is mounted
+                        path = os.path.join(tree.called, below)
+                        found[path] = found.get(path, False) or point.automatic
         return found
+
+    def _by_real_path(self) -> dict[bytes, list[Tree]]:
+        if not self._real:
+            tops = {tree.descriptor: b"" for tree in self._trees}
+            for descriptor in tops:
+                tops[descriptor] = os.readlink(b"/proc/self/fd/%d" % descriptor).rstrip(b"/")
+            for tree in self._trees:
+                top = os.path.join(tops[tree.descriptor] + b"/", tree.part).rstrip(b"/")
+                self._real.setdefault(top, []).append(tree)
+        return self._real
 
     def enter(self, paths: Iterable[bytes]) -> dict[bytes, Answer]:
         """What is at each of ``paths``; nothing of what is below one that is left out."""
@@ -144,7 +161,8 @@ class Mounts:
 
     def tops(self) -> dict[bytes, Answer]:
         """What the source directories themselves are; their paths end with a slash, as no mount's does."""
-        return {os.path.join(tree.called, b""): _top(tree.descriptor) for tree in self._trees if tree.on_source}
+        tops = {os.path.join(tree.called, b""): tree.descriptor for tree in self._trees if tree.on_source}
+        return {path: _top(descriptor) for path, descriptor in tops.items()}
 
     def open_target(self, path: bytes) -> int:
         """A descriptor of a directory in a target, which stays ours; raises ``Problem``."""
@@ -155,10 +173,12 @@ class Mounts:
         return not self._tree_of(path)[0].on_source
 
     def _tree_of(self, path: bytes) -> tuple[Tree, Directories, bytes]:
-        for tree, directories in zip(self._trees, self._directories, strict=True):
-            if _is_in(path, os.path.join(tree.called, tree.part)):
-                return tree, directories, path[len(tree.called.rstrip(b"/")) + 1 :]
-        raise Refused(f"{shown(path)}: in none of the job's directories")
+        numbers = [self._numbers[top] for top in _upwards(path) if top in self._numbers]
+        if not numbers:
+            raise Refused(f"{shown(path)}: in none of the job's directories")
+        tree = self._trees[min(numbers)]
+        directories = self._directories[tree.descriptor, tree.on_source]
+        return tree, directories, path[len(tree.called.rstrip(b"/")) + 1 :]
 
     def close(self) -> None:
         self._kept.close()
@@ -166,6 +186,15 @@ class Mounts:
 
 def _is_in(path: bytes, tree: bytes) -> bool:
     return path == tree or path.startswith(tree.rstrip(b"/") + b"/")
+
+
+def _upwards(path: bytes) -> Iterator[bytes]:
+    """Yield ``path`` and all paths above it, without slashes at their ends: that of the root is empty."""
+    path = path.rstrip(b"/")
+    while path:
+        yield path
+        path = path.rpartition(b"/")[0].rstrip(b"/")
+    yield path
 
 
 def _top(descriptor: int) -> Answer:

@@ -135,9 +135,9 @@ def open_store(setup: RankSetup, rank: Rank) -> tuple[FactJournal | None, RankSt
     if not setup.keeping.directory:
         return None, None
     rank.storage = Storage(type_of_file_system, rank.syncer, rank.own(Layouts).of)
-    for root in setup.roots:
-        status = os.fstat(root.target)
-        rank.storage.add(root.target, status.st_dev, status.st_ino, rank.running.changed)
+    for target in {root.target: None for root in setup.roots}:
+        status = os.fstat(target)
+        rank.storage.add(target, status.st_dev, status.st_ino, rank.running.changed)
     rank.running.changed.close()  # nothing has been made in them yet
     first = first_counts(setup)
     store = RankStore(setup.keeping, setup.job.run, rank.number, rank.size, setup.kept, first)
@@ -241,7 +241,7 @@ def in_flight_of(setup: RankSetup, rank: Rank, node: Node) -> InFlight | None:
     on_host = -(-rank.size // len(setup.leaders))
 
     def modifying() -> int:
-        places = [root.target if setup.tool.writes else root.source for root in setup.roots]
+        places = {root.target if setup.tool.writes else root.source for root in setup.roots}
         return modifying_at_once(map(type_of_file_system, places), on_host)
 
     if rank.kernel.pool is None:

@@ -14,6 +14,7 @@ from pcopy import errors
 from pcopy.engine.messages import Halt
 from pcopy.engine.task import Spawn
 from pcopy.fsio.identity import Identity
+from pcopy.fsio.kernel.columns import pack_names
 from pcopy.fsio.problem import Problem
 from pcopy.jobs.spool import SET_ANOTHER
 from pcopy.launch.tool import Ended, Settle, Tool
@@ -23,11 +24,12 @@ from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.job import Job, Totals, mount_codes
 from pcopy.tasks.base.kind import Kind
 from pcopy.tasks.base.phases import Phase
-from pcopy.tasks.base.rank import SCAN_COST, Rank
+from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.spreading import owner_of
 from pcopy.tasks.base.values import NOWHERE, Entries, Place, pack_numbers
 from pcopy.tasks.files.layouts import Layouts
 from pcopy.text import counted
+from pcopy.walk.listing import NAMES_AT_ONCE
 
 
 def _copied(totals: Totals) -> Done:
@@ -109,7 +111,7 @@ class JobDirector:
         """What the first ranks of hosts, all ranks, or rank 0 do in this phase."""
         ranks: Sequence[int] = range(self._rank.size)
         if phase == Phase.COPY:
-            return [*map(self._root_task, range(len(self._job.roots))), *self._manifest_task()]
+            return [*self._root_tasks(), *self._manifest_task()]
         if phase in (Phase.SYNC, Phase.REPAIR_SYNC, Phase.STORE):
             from pcopy.tasks.directories.sync_files import SyncFiles
 
@@ -142,21 +144,44 @@ class JobDirector:
         depth = self._depth(phase)
         return _for_each((0,), phase, WriteManifest()) if depth < 0 else _for_each(ranks, phase, DigestLevel(depth))
 
+    def _root_tasks(self) -> Iterator[Spawn]:
+        """One for each root; or one for several that are copied as names of one directory (``BothSides.root_of``)."""
+        roots = self._job.roots
+        if not self._job.copies or self._job.options.recodes or self._job.listed:
+            yield from map(self._root_task, range(len(roots)))
+            return
+        groups: dict[tuple[bytes, bytes] | int, list[int]] = {}
+        for number, root in enumerate(roots):
+            is_renamed = not root.item or root.item != root.name
+            groups.setdefault(number if is_renamed else (root.source, root.target), []).append(number)
+        for numbers in groups.values():
+            for start in range(0, len(numbers), NAMES_AT_ONCE):
+                part = numbers[start : start + NAMES_AT_ONCE]
+                names = pack_names([roots[number].item for number in part])
+                yield self._root_task(part[0]) if len(part) == 1 else self._names_task(part[0], names, len(part))
+
     def _root_task(self, number: int) -> Spawn:
         root = self._job.roots[number]
-        source_mount, target_mount = self._mount_codes[number]
-        source_id = Identity(source_mount, root.source_id[1])
+        source_id = Identity(self._mount_codes[number][0], root.source_id[1])
         if self._job.listed:
             from pcopy.tasks.directories.copy_listed import CopyListed
 
             return Spawn(int(Phase.COPY), encode(CopyListed(number)), SCAN_COST, True, 0)
-        from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames
+        from pcopy.tasks.directories.scan_dir import ScanDir
 
         if not root.item:
             return Spawn(int(Phase.COPY), encode(ScanDir(number, b"", source_id, None)), SCAN_COST, True)
+        return self._names_task(number, root.item, 1)
+
+    def _names_task(self, number: int, names: bytes, count: int) -> Spawn:
+        """For ``count`` single items of the directory of a root."""
+        from pcopy.tasks.directories.scan_dir import ScanNames
+
+        root, (source_mount, target_mount) = self._job.roots[number], self._mount_codes[number]
+        source_id = Identity(source_mount, root.source_id[1])
         target_id = Identity(target_mount, root.target_id[1]) if self._job.copies else NOWHERE
         place = Place(number, b"", source_id, target_id, False, False)
-        return Spawn(int(Phase.COPY), encode(ScanNames(place, root.item, 0)), SCAN_COST, True)
+        return Spawn(int(Phase.COPY), encode(ScanNames(place, names, 0)), max(SCAN_COST, count * CALL_COST), True)
 
     def _common_root(self) -> Iterator[Spawn]:
         """Of several sources that are one dataset: a directory that none of them is."""

@@ -52,7 +52,7 @@ def check_outputs(roots: Sequence[Root], options: Options, telling: Telling, *, 
     _refuse_the_same(outputs)
     if copies and options.signs and len(roots) == 1 and _is_socket(roots[0]):
         raise Refused(f"{shown(roots[0].source_shown)}: is a socket, and no part of a dataset that could be signed")
-    trees = {os.path.realpath(source_of(root)) for root in roots}
+    trees = {os.path.realpath(source_of(root)) for root in roots} if outputs else set()
     if copies:
         trees.add(filled_by(roots))
     for what, path in outputs.items():

@@ -29,7 +29,7 @@ def test_roots_are_seen_as_stat_sees_them(on: Place) -> None:
     for source in paths:
         for target in paths:
             root = root_of(source, target)
-            assert with_places(root.plain) == root
+            assert with_places((root.plain,)) == (root,)
             assert check_roots(job_of(root)) == (root,)
 
 
@@ -107,7 +107,7 @@ def test_a_file_system_that_was_mounted_again_is_the_same(session_scratch: Path,
 def test_a_root_that_was_replaced_before_the_job_began_is_refused(trees: tuple[Path, Path]) -> None:
     root = root_of(*trees)
     with pytest.raises(Refused, match="was replaced by another"):
-        with_places(root._replace(target_id=root.source_id).plain)
+        with_places((root._replace(target_id=root.source_id).plain,))
 
 
 def made_in(trees: tuple[Path, Path]) -> tuple[JobRoot, Path]:

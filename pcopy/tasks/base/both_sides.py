@@ -16,7 +16,7 @@ from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import open_source, source_status
 from pcopy.named import NamedTuple
 from pcopy.signature.items import ROOT
-from pcopy.tasks.base.job import Job, Mount, mount_codes
+from pcopy.tasks.base.job import Job, Mount, Root, mount_codes
 from pcopy.tasks.base.values import OpenFile, Place
 
 
@@ -35,6 +35,7 @@ class BothSides:
         self.options = job.options
         self.descriptors = descriptors
         self.sources, self.targets = _directories_of(job, descriptors, kernel, one_host=one_host)
+        self._by_item: dict[tuple[bytes, bytes], Root] = {}
 
     def entry(self, place: Place, name: bytes) -> tuple[int, bytes, bytes]:
         """An item's side, directory and name in its dataset; the name of a directory itself is empty.
@@ -97,7 +98,20 @@ class BothSides:
     def new_name(self, place: Place, name: bytes) -> bytes:
         """What ``name`` is called in the target: the same, unless the root is one file and got another name."""
         root = self.job.roots[place.root]
-        return root.name if root.item else name
+        return root.name if root.item and name == root.item and not place.path else name
+
+    def root_of(self, number: int, item: bytes) -> Root:
+        """Return the root of a single ``item`` that a task has found in the directory of root ``number``.
+
+        One task has the names of many roots that are items of one directory and keep their names: its place has the
+        number of the first.
+        """
+        root = self.job.roots[number]
+        if item == root.item:
+            return root
+        if not self._by_item:
+            self._by_item = {(each.source, each.item): each for each in self.job.roots if each.item}
+        return self._by_item.get((root.source, item), root)
 
     def written_as(self, file: OpenFile) -> bytes:
         """The name under which a split file is being filled."""
@@ -108,7 +122,8 @@ class BothSides:
         root = self.job.roots[place.root]
         below = b"/".join(part for part in (place.path, name) if part)
         if root.item:
-            below = below.partition(b"/")[2]
+            first, _, below = below.partition(b"/")
+            root = self.root_of(place.root, first)
         top = root.source_shown if on_source else root.target_shown
         return b"/".join(part.rstrip(b"/") or part for part in (top, below) if part)
 
@@ -125,8 +140,13 @@ def _directories_of(
     both = list(zip(mount_codes(job.roots), descriptors, strict=True))
     bases = {os.fstat(source).st_dev: code for (code, _), (source, _) in reversed(both)}
     followed = Followed(bases, one_host) if job.options.dereference else None
+    shared: dict[tuple[int, int], int] = {}
     for number, ((source_code, target_code), (source, target)) in enumerate(both):
         root = job.roots[number]
+        if root.item and job.copies and (first := shared.setdefault((source, target), number)) != number:
+            sources.append(sources[first])  # single items of one directory
+            targets.append(targets[first])
+            continue
         # Where nothing is copied, two trees may be read side by side: a deep one must not push the other out.
         side = 0 if job.copies else number % 2
         of_source = partial(Directories, number=2 * number, one_host=one_host, kept=kept[side])

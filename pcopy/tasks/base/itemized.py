@@ -132,6 +132,11 @@ class Itemizer(NobodyAsks):
         """As ``did``, for regular files of one directory."""
         if not names:
             return
+        if len(names) > 1 and self._rank.job.roots[place.root].item:  # of several roots: each path is one of its own
+            for row, each in enumerate(names):
+                took = 0 if nanoseconds is None else nanoseconds[row]
+                self.did(action, place, each, FILE, sizes[row], took)
+            return
         columns, name = self._columns(action, place, names[0])
         columns.names += names if name else [name]
         columns.kinds += FILE * len(names)

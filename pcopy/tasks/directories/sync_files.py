@@ -96,18 +96,19 @@ class FileSystems:
         self.roots: dict[Key, int] = {}
         """The number of a root whose target is there."""
         self._anchors: dict[Key, int] = {}
-        for number, root in enumerate(rank.descriptors):
-            status = os.fstat(root.target)
+        targets = {root.target: number for number, root in enumerate(rank.descriptors)}
+        for target, number in targets.items():
+            status = os.fstat(target)
             try:
-                keys = self._keys(status.st_dev, status.st_ino, root.target)
+                keys = self._keys(status.st_dev, status.st_ino, target)
             except Problem as problem:  # it ends this rank
-                problem.filename = os.readlink(b"/proc/self/fd/%d" % root.target)
+                problem.filename = os.readlink(b"/proc/self/fd/%d" % target)
                 raise
             for key in keys:
                 self.roots[key] = number
                 if key not in self.opened:
                     with suppress(OSError):
-                        self.opened[key] = open_for_sync(root.target)
+                        self.opened[key] = open_for_sync(target)
 
     def _keys(self, device: int, inode: int, directory: int) -> list[Key]:
         """Of the file system of an open directory."""
