@@ -133,7 +133,8 @@ def _directories_of(
 ) -> tuple[list[Directories], list[Directories]]:
     """Sources and targets of the roots, whose two directories are open as ``descriptors``; what of them tickets of the
     ``kernel`` work with stays open."""
-    sources, targets = [], []
+    sources: list[Directories] = []
+    targets: list[Directories] = []
     capacity = affordable()
     kept = [OpenDirectories(capacity, kernel.pins, kernel.open_directory) for _ in range(2)]
     mounted = lru_cache(lambda top: mounted_below(top, job.mounts))
