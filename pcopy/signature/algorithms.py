@@ -28,6 +28,8 @@ class Hasher(Protocol):
 
     def digest(self) -> bytes: ...
 
+    def copy(self) -> Hasher: ...
+
 
 class Algorithm(NamedTuple):
     """``digest`` of all bytes at once, or a ``new`` hasher for pieces; both give ``size`` bytes."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 NODE = b"\x01"
 _ZEROS = bytes(1 << 16)
+_PREFIXES = 64
+"""Hashers that have taken in zeros alone, and are kept: as many times ``_ZEROS`` as a block of the usual size has."""
 _LEVELS = 65
 """Of a tree over all the blocks that a file can have, and one more."""
 
@@ -102,6 +104,11 @@ class ContentHasher:
             self._add(0, digest)
 
     def _fill_zeros(self, count: int) -> None:
+        whole = min(count // len(_ZEROS), _PREFIXES)
+        if whole and not self._filled:  # a hole before data: files with many extents have many of them
+            self._partial = _after_zeros(self._algorithm)[whole - 1].copy()
+            self._filled = whole * len(_ZEROS)
+            count -= self._filled
         while count:
             piece = memoryview(_ZEROS)[: min(count, len(_ZEROS))]
             self._fill(piece)
@@ -158,6 +165,16 @@ def combine(algorithm: Algorithm, parts: Sequence[bytes]) -> bytes:
 
 def is_power_of_two(number: int) -> bool:
     return number > 0 and not number & (number - 1)
+
+
+@lru_cache(maxsize=2)
+def _after_zeros(algorithm: Algorithm) -> tuple[Hasher, ...]:
+    """Return hashers that have taken in ``_ZEROS`` once, twice, and so on; they have to be copied."""
+    hasher, hashers = algorithm.new(), []
+    for _ in range(_PREFIXES):
+        hasher.update(_ZEROS)
+        hashers.append(hasher.copy())
+    return tuple(hashers)
 
 
 @lru_cache(maxsize=8)

@@ -94,6 +94,37 @@ def test_a_hole_between_data_in_large_blocks() -> None:
         assert hasher.root() == reference.content_root(b"x" * before + bytes(hole) + b"end", 1 << 16)
 
 
+def test_zeros_before_data_are_not_digested_for_each_block() -> None:
+    taken = 0
+
+    class Counting:
+        def __init__(self) -> None:
+            self.hasher = XXH3.new()
+
+        def update(self, data: bytes) -> None:
+            nonlocal taken
+            taken += len(data)
+            self.hasher.update(data)
+
+        def digest(self) -> bytes:
+            return self.hasher.digest()
+
+        def copy(self) -> Counting:
+            copied = Counting()
+            copied.hasher = self.hasher.copy()
+            return copied
+
+    block = 4 << 20
+    hasher, reference = ContentHasher(XXH3._replace(new=Counting), block), ContentHasher(XXH3, block)
+    for _ in range(50):  # each is a hole up to the end of its block, nearly
+        hasher.zeros(block - 4096)
+        hasher.update(b"x" * 4096)
+        reference.update(bytes(block - 4096))
+        reference.update(b"x" * 4096)
+    assert hasher.root() == reference.root()
+    assert taken < 3 * block
+
+
 def test_huge_holes_cost_few_digests_and_no_memory() -> None:
     digests = 0
 

@@ -22,6 +22,7 @@ from pcopy.tasks.base.kind import Divisible, Kind, Note, Steps
 from pcopy.tasks.base.ledger import Awaited, Ledger
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.spreading import chunk_with_holes
 from pcopy.tasks.base.values import Place, unpack_numbers
 from pcopy.tasks.compare.properties import CONTENT
 from pcopy.tasks.compare.sides import SIDES, failed, names_of, on_side, open_sides
@@ -122,12 +123,13 @@ class File(NamedTuple):
 
     def compare(self, rank: Rank, result: Result, found: Differences) -> Steps:
         """As a whole, here; large ones in parts, by tasks."""
-        versions = self._versions(rank, result)
-        if versions is None:
+        opened = self._opened(rank, result)
+        if opened is None:
             return
+        versions, data = opened
         size = versions[0].size
         if versions[1].size == size and rank.splits(size):
-            self._split(rank, result, versions)
+            self._split(rank, result, versions, data)
             return
         read = yield from read_both(rank, self.place, self.name, versions, 0, size)
         if read.problem is not None:
@@ -135,8 +137,9 @@ class File(NamedTuple):
         else:
             self.compared(result, found, read.differs, read.size)
 
-    def _versions(self, rank: Rank, result: Result) -> tuple[Version, Version] | None:
-        versions = []
+    def _opened(self, rank: Rank, result: Result) -> tuple[tuple[Version, Version], int] | None:
+        """Both versions, and how many bytes are in no hole of either; None if a side has failed."""
+        versions, data = [], 0
         for side in SIDES:
             try:
                 with rank.reading(on_side(self.place, side), names_of(rank, side, self.name)) as reading:
@@ -146,11 +149,14 @@ class File(NamedTuple):
                 failed(result, self.place, side, self.name, problem)
                 return None
             versions.append(Version.of(status))
-        return versions[0], versions[1]
+            data = max(data, min(status.st_size, status.st_blocks * 512))
+        return (versions[0], versions[1]), data
 
-    def _split(self, rank: Rank, result: Result, versions: tuple[Version, Version]) -> None:
+    def _split(self, rank: Rank, result: Result, versions: tuple[Version, Version], data: int) -> None:
         size = versions[0].size
         chunk = rank.chunk(size)
+        if not rank.options.chunk_size:
+            chunk = chunk_with_holes(chunk, size, data, rank.size)
         starts = range(0, size, chunk)
         number = rank.number, next(rank.own(Comparisons).numbers)
         result.spawn(ComparisonOpened(self.place, self.name, self.bits, size, number, len(starts)))
