@@ -11,6 +11,7 @@ import json
 import os
 from _blake2 import blake2b  # hashlib would load OpenSSL, too, which takes as long as a hundred small files
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from pcopy.checkpoint.layout import VERSION
@@ -141,8 +142,9 @@ _TYPES: dict[str, Any] = {
 
 def encode(job: JobFile) -> bytes:
     """The file's contents; raises ``TypeError`` if there is anything but primitives in it."""
-    fields = {name: _plain(value) for name, value in job._asdict().items()}
-    lines = (f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in fields.items())
+    fields = job._asdict().items()
+    texts = {name: _roots_text(value) if name == "roots" else _text(value) for name, value in fields}
+    lines = (f" {json.dumps(name)}: {text}" for name, text in texts.items())
     body = ("{\n" + ",\n".join(lines) + "\n}\n").encode("ascii")  # indents of json's own take far longer
     return b"%s%d %s\n%s" % (_MAGIC, VERSION, _digest(body), body)
 
@@ -213,6 +215,13 @@ def _roots_in(body: bytes) -> tuple[JobRoot, ...]:
 
 def _digest(body: bytes) -> bytes:
     return blake2b(body, digest_size=16).hexdigest().encode()
+
+
+def _text(value: Any) -> str:
+    return json.dumps(_plain(value), allow_nan=False)
+
+
+_roots_text = lru_cache(maxsize=1)(_text)  # there may be many, and they rarely change while a job is stored again
 
 
 def _plain(value: Any) -> Any:

@@ -111,7 +111,8 @@ def test_all_kinds_of_items(places: tuple[Path, Path], kernel: str, ranks: int) 
     os.link(source / "f0001", source / "second")
     (source / "large").write_bytes(b"large")
     os.truncate(source / "large", 40 << 20)
-    words, log = ["--json", *sorted(os.listdir(source)), target], source.parent / "log"
+    words: list[str | Path] = ["--json", *sorted(os.listdir(source)), target]
+    log = source.parent / "log"
     run = pcopy("--verify", "--log", log, *words, ranks=ranks, cwd=source, env={"PCOPY_KERNEL": kernel}, timeout=120)
     assert run.returncode == 0, show(run)
     shutil.copystat(source, target)  # the directory itself is none of the sources
