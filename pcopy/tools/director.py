@@ -145,20 +145,8 @@ class JobDirector:
         return _for_each((0,), phase, WriteManifest()) if depth < 0 else _for_each(ranks, phase, DigestLevel(depth))
 
     def _root_tasks(self) -> Iterator[Spawn]:
-        """One for each root; or one for several that are copied as names of one directory (``BothSides.root_of``)."""
-        roots = self._job.roots
-        if not self._job.copies or self._job.options.recodes or self._job.listed:
-            yield from map(self._root_task, range(len(roots)))
-            return
-        groups: dict[tuple[bytes, bytes] | int, list[int]] = {}
-        for number, root in enumerate(roots):
-            is_renamed = not root.item or root.item != root.name
-            groups.setdefault(number if is_renamed else (root.source, root.target), []).append(number)
-        for numbers in groups.values():
-            for start in range(0, len(numbers), NAMES_AT_ONCE):
-                part = numbers[start : start + NAMES_AT_ONCE]
-                names = pack_names([roots[number].item for number in part])
-                yield self._root_task(part[0]) if len(part) == 1 else self._names_task(part[0], names, len(part))
+        """Those that go through the roots."""
+        yield from map(self._root_task, range(len(self._job.roots)))
 
     def _root_task(self, number: int) -> Spawn:
         root = self._job.roots[number]
@@ -294,6 +282,22 @@ class CopyDirector(JobDirector):
     """Nothing is deleted unless all is there that is to be copied, and none of it if it is more than may be."""
 
     failed_status = errors.INCOMPLETE
+
+    def _root_tasks(self) -> Iterator[Spawn]:
+        """One for each root; or one for several that are copied as names of one directory (``BothSides.root_of``)."""
+        roots = self._job.roots
+        if self._job.options.recodes or self._job.listed:
+            yield from super()._root_tasks()
+            return
+        groups: dict[tuple[bytes, bytes] | int, list[int]] = {}
+        for number, root in enumerate(roots):
+            is_renamed = not root.item or root.item != root.name
+            groups.setdefault(number if is_renamed else (root.source, root.target), []).append(number)
+        for numbers in groups.values():
+            for start in range(0, len(numbers), NAMES_AT_ONCE):
+                part = numbers[start : start + NAMES_AT_ONCE]
+                names = pack_names([roots[number].item for number in part])
+                yield self._root_task(part[0]) if len(part) == 1 else self._names_task(part[0], names, len(part))
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
         following = super().next_phase(phase, totals)
