@@ -255,8 +255,12 @@ def _set_owner(handle: Handle, uid: int, gid: int) -> None:
     try:
         os.chown(handle, uid, gid)
     except OSError as error:
-        if error.errno in INTERRUPTED or not _has_owner(handle, uid, gid):
+        if error.errno not in _NEVER_SET or not _has_owner(handle, uid, gid):
             raise
+
+
+_NEVER_SET = (errno.EPERM, errno.EINVAL, *NO_ATTRIBUTES)
+"""Errors of servers that set no owner."""
 
 
 def _has_owner(handle: Handle, uid: int, gid: int) -> bool:

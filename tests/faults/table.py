@@ -131,11 +131,11 @@ WRITING = (
 )
 
 DRESSING = (
-    _target("small", "fchown", "target", "chown", "WWWWWWWWW"),
-    _target("replaced", "fchown", "temporary", "chown", "WWWWWWWWW"),
-    _target("chunked", "fchown", "temporary", "chown", "WWWWWWWWW"),
-    _target("fifo", _CHOWN, "handle", "chown", "WWWWWWWWW"),
-    _target("directory", "fchown", "target", "chown", "WWWWWWWWW"),
+    _target("small", "fchown", "target", "chown", "WWWW-WWWW"),
+    _target("replaced", "fchown", "temporary", "chown", "WWWW-WWWW"),
+    _target("chunked", "fchown", "temporary", "chown", "WWWW-WWWW"),
+    _target("fifo", _CHOWN, "handle", "chown", "WWWW-WWWW"),
+    _target("directory", "fchown", "target", "chown", "WWWW-WWWW"),
     _target("small", "fchmod", "target", "chmod", "WWWWWWWWW"),
     _target("replaced", "fchmod", "temporary", "chmod", "WWWWWWWWW"),
     _target("fifo", _CHMOD, "handle", "chmod", "WWWWWWWWW"),
