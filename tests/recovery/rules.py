@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from random import Random
@@ -203,14 +202,10 @@ def _readdressed(by_key: Callable[[Any, Task, int], Task | None]) -> Callable[[A
 
 
 def _unsynced_records() -> list[Change]:
-    class Os:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(os, name)
+    def sync(descriptor: int) -> None:
+        pass
 
-        def fsync(self, descriptor: int) -> None:
-            pass
-
-    return [(module, "os", Os()) for module in (base, framing)]
+    return [(module, "sync_written", sync) for module in (base, framing)]
 
 
 def _unsynced_names() -> list[Change]:
