@@ -20,18 +20,22 @@ class Ways(NamedTuple):
     ``preallocates``: room that is asked for at once (fallocate) makes the writes cheaper. ``writes_back``: to begin
     storing what was written while more is copied (sync_file_range) takes that time from the sync at the end.
     ``copies_itself``: copy_file_range lets the server copy. (Elsewhere it goes page by page; on FUSE 64 KiB at a time.)
+    ``keeps_times``: the times of a file are not set when it is closed (``pcopy.fsio.server``).
     """
 
     is_local: bool = False
     preallocates: bool = False
     writes_back: bool = False
     copies_itself: bool = False
+    keeps_times: bool = False
 
 
-_LOCAL = Ways(is_local=True)
-_ON_DISK = Ways(is_local=True, writes_back=True)
+_LOCAL = Ways(is_local=True, keeps_times=True)
+_ON_DISK = Ways(is_local=True, writes_back=True, keeps_times=True)
 _SERVED = Ways(copies_itself=True)
-"""Kinds of file systems: in memory, or with a cache of their own; with the system's page cache; on a server."""
+_CLUSTER = Ways(keeps_times=True)
+"""Kinds of file systems: in memory, or with a cache of their own; with the system's page cache; on a server; on
+many."""
 
 WAYS = {
     0x01021994: _LOCAL,  # tmpfs
@@ -51,10 +55,13 @@ WAYS = {
     0x00C36400: _SERVED,  # Ceph
     0xFF534D42: _SERVED,  # CIFS
     0xFE534D42: _SERVED,  # SMB
+    0x0BD00BD0: _CLUSTER,  # Lustre
+    0x47504653: _CLUSTER,  # GPFS
+    0x19830326: _CLUSTER,  # BeeGFS
+    0x01161970: _CLUSTER,  # GFS2
+    0x7461636F: _CLUSTER,  # OCFS2
 }
-"""By f_type (statfs(2)). FUSE, Lustre, GPFS, BeeGFS and all others have none of it."""
-
-_CLUSTERS = (0x0BD00BD0, 0x47504653, 0x19830326, 0x01161970, 0x7461636F)  # Lustre, GPFS, BeeGFS, GFS2, OCFS2
+"""By f_type (statfs(2)). FUSE and all others have none of it."""
 
 
 def is_ordinary(path: bytes) -> bool:
@@ -64,13 +71,16 @@ def is_ordinary(path: bytes) -> bool:
     opening the directory for the job reports the error.
     """
     kind = _type_at(path)
-    return kind is None or kind in WAYS or kind in _CLUSTERS
+    return kind is None or kind in WAYS
 
 
-def is_local(path: bytes) -> bool:
-    """Return True if the directory ``path`` is on a local file system, as its type shows, or if nobody can tell."""
+def keeps_times(path: bytes) -> bool:
+    """Return True if files keep their times as they are closed in the directory ``path``, as its type shows.
+
+    Also True if the type cannot be read.
+    """
     kind = _type_at(path)
-    return kind is None or WAYS.get(kind, Ways()).is_local
+    return kind is None or WAYS.get(kind, Ways()).keeps_times
 
 
 def _type_at(path: bytes) -> int | None:

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from pcopy.engine.task import Task
 from pcopy.errors import INCOMPLETE, OK, REFUSED, STOPPED, Refused, hindrance
-from pcopy.fsio.ways import is_local
+from pcopy.fsio.ways import keeps_times
 from pcopy.jobs.directories import StoredJob, is_job
 from pcopy.jobs.earlier_jobs import Earlier, earlier_jobs, taken_over
 from pcopy.jobs.lifecycle import END_PATIENCE, Keeping, KeptJob, as_stored, go_on, keep_new, resuming
@@ -108,7 +108,7 @@ class CopyPreparation(Preparation):
             self._earlier = earlier_jobs(roots, options, alone=not arguments.keeping.directory)
             self._has_room = self._look_ahead(roots, options)
             self.telling = self.telling._replace(umask=options.umask)
-            if options.sequential or not is_local(directory_filled(roots)):
+            if options.sequential or not keeps_times(directory_filled(roots)):
                 from pcopy.tools.sequential import fitting  # few destinations need it
 
                 options, notices = fitting(options, directory_filled(roots))

@@ -11,7 +11,7 @@ from pcopy.engine.task import Spawn, Task
 from pcopy.errors import INCOMPLETE, OK, Refused
 from pcopy.fsio.named_file import NotTrusted, WrongKind, open_to_read
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.ways import is_local
+from pcopy.fsio.ways import keeps_times
 from pcopy.jobs.meant import meant
 from pcopy.jobs.path_read import unlookable
 from pcopy.report.streams import tell
@@ -103,7 +103,7 @@ class UnpackPreparation(OfArchive):
             archive_version=version_of(os.stat(archive)),
             members=arguments.paths,
         )
-        if not (options.dry_run or is_local(root.target)):
+        if not (options.dry_run or keeps_times(root.target)):
             from pcopy.tools.sequential import fitting  # few destinations need it
 
             options, notices = fitting(options, root.target)

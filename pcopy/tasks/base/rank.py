@@ -293,7 +293,7 @@ class Rank(BothSides):
         """
         if device in late_times or not self.options.preserve.timestamps:
             return
-        if self.mover.ways.of(device, directory).is_local:
+        if self.mover.ways.of(device, directory).keeps_times:
             late_times[device] = False
             return
         if self.options.sequential:
