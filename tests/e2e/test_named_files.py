@@ -449,7 +449,7 @@ FROM_FIFO = {
 def test_a_wait_for_a_writer_is_announced_and_ends_with_a_signal(place: Path, row: str, signal: str) -> None:
     os.mkfifo(place / "list")
     program, *words = FROM_FIFO[row]
-    wrap = ("timeout", "-s", signal, "-k", "5", "3.5")
+    wrap = ("timeout", "-s", signal, "-k", "5", "6")
     run = pcopy(*words, program=program, cwd=place, wrap=wrap, real=True)
     assert run.returncode == 124 and not (place / "dst").exists(), show(run)
     assert run.stderr.startswith(f"{program}: waiting for a program to write to the FIFO ".encode()), show(run)

@@ -29,6 +29,7 @@ MIB = 1 << 20
 ROOT = Path(__file__).parents[2]
 BIN = ROOT / "bin"
 FAILED = 1
+STOPPED = 75
 REFUSED = 2
 
 
@@ -177,7 +178,7 @@ def _run(
 
 def _has_ended_early(run: subprocess.CompletedProcess[str]) -> bool:
     """True if a run was killed, or if only the process that syncs for it was, so that nothing is known to be stored."""
-    is_syncer = run.returncode == FAILED and "the process that syncs has ended" in run.stderr
+    is_syncer = run.returncode in (FAILED, STOPPED) and "the process that syncs has ended" in run.stderr
     return run.returncode in (-9, 70, 137) or is_syncer
 
 
