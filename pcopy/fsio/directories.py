@@ -329,16 +329,17 @@ class Directories:
         descriptor, identity = self._entry(path)
         return identity if made else identity._replace(mark=mark_of(descriptor, made=False))
 
-    def listed_identity(self, path: bytes, inode: int, around: int) -> Identity:
+    def listed_identity(self, path: bytes, inode: int, around: int, *, mounts: bool = False) -> Identity:
         """Return the identity of the directory ``path``, which the directory above it has listed with ``inode``.
 
-        ``around`` is the mount code of the directory above. What is mounted at ``path`` is returned as it is.
-        Raises ``Problem``, with ESTALE if another directory has taken the name since it was listed. Where listings show
-        other inode numbers than stat(2), whichever directory has the name is returned.
+        ``around`` is the mount code of the directory above. What is mounted at ``path`` is returned as it is if it is
+        of another file system, or known to the job, or with ``mounts``. Raises ``Problem``, with ESTALE if another
+        directory has taken the name since it was listed. Where listings show other inode numbers than stat(2),
+        whichever directory has the name is returned.
         """
         identity = self.identity(path)
         is_plain = identity.inode == inode or identity.mount != around or path in self.mounted
-        if not (is_plain or self._is_mount(path) or self._lists_other_inodes(path, inode)):
+        if not (is_plain or (mounts if self._is_mount(path) else self._lists_other_inodes(path, inode))):
             self.forget(path)
             raise Problem("open", errno.ESTALE, on_source=self._on_source, text="the directory was replaced meanwhile")
         return identity

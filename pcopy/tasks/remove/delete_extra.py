@@ -226,7 +226,7 @@ def _identified(rank: Rank, place: Place) -> Place:
     if target_id == NOWHERE:
         target_id = targets.identity(path)
     elif place.path and not target_id.mark:  # its inode number is that of a listing
-        target_id = targets.listed_identity(path, target_id.inode, target_id.mount)
+        target_id = targets.listed_identity(path, target_id.inode, target_id.mount, mounts=True)
     return place._replace(source_id=rank.sources[place.root].identity(place.path), target_id=target_id)
 
 
