@@ -89,7 +89,7 @@ class Applied(NamedTuple):
 
     ``excused`` items lacked a privilege, or had an attribute that their new file system does not support; ``notices``
     are for the user. ``unknown`` are such attributes, and calls that it does not support: reported once, not per item.
-    ``layout`` tells why a file did not get the layout that was wanted (``pcopy.fsio.layout``); ``fewer`` is the
+    ``layout`` is the reason why a file did not get the layout that was wanted (``pcopy.fsio.layout``); ``fewer`` is the
     attribute of one with fewer stripes, if it has got that instead.
     """
 

@@ -237,7 +237,7 @@ LARGEST = 64 << 20
 
 
 class Generated:
-    """Tells file systems apart by st_dev: statfs(2) is asked once for each."""
+    """The types of file systems by st_dev; statfs(2) is called once for each."""
 
     def __init__(self) -> None:
         self._known: dict[int, bool] = {}

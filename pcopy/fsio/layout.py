@@ -30,7 +30,7 @@ class Recipe(NamedTuple):
     """How a file is created.
 
     ``flags`` are added to those of open(2); the extended ``attribute`` (name and value) is set as long as it is empty.
-    What is read back of it then goes to ``amiss``, which tells why that is not what was wanted, or nothing. ``serves``
+    What is read back of it then goes to ``amiss``, which returns why it is not what was wanted, or nothing. ``serves``
     returns True if it is of the same kind all the same, with fewer stripes: then the file keeps it.
     ``impossible`` tells why the file is made like any other, though something else is wanted.
     """

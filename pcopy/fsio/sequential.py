@@ -71,7 +71,7 @@ def examine_times(path: bytes) -> None:
 
 def _in_place(path: bytes, find_out: Callable[[int], _Found | None]) -> _Found | None:
     """Return what is found out in the directory around ``path``, if both are on the same file system, or else in
-    ``path``; None if neither tells anything.
+    ``path``; None if neither can be examined.
 
     A directory keeps its time of modification: whatever is refused later has left it as it was.
     """
