@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -73,6 +74,21 @@ def written(pid: int) -> int:
     return int(count)
 
 
+def output_of_interrupted(run: Run) -> str:
+    """Return what the launcher still writes until it ends.
+
+    Hydra sometimes waits for its proxy on a host that is cut off ("assert (!closed) failed"): it is killed then, as a
+    person would do.
+    """
+    try:
+        return run.process.communicate(timeout=15)[0].decode()
+    except subprocess.TimeoutExpired as error:
+        assert b"assert (!closed) failed" in (error.output or b""), error.output
+        run.process.kill()
+        run.process.wait(GRACE)
+        return error.output.decode()
+
+
 def test_a_host_that_dies_ends_the_job_and_the_other_one_finishes_it(
     launchers: Launchers, area: Path, tmp_path: Path
 ) -> None:
@@ -125,7 +141,7 @@ def test_a_host_that_cannot_be_reached_is_told_of_and_waited_for(
             run.process.send_signal(signal.SIGINT)
             time.sleep(0.5)
             run.process.send_signal(signal.SIGINT)
-            said += run.process.communicate(timeout=GRACE)[0].decode()
+            said += output_of_interrupted(run)
             assert run.process.returncode != 0
             lines = re.findall(r"^pcopy: (rank \d on h\d has .*) for .*; the job waits$", said, re.MULTILINE)
             assert sorted(set(lines)) == ["rank 2 on h2 has not answered", "rank 3 on h2 has not answered"], said
