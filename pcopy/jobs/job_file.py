@@ -31,6 +31,8 @@ STATES = (RUNNING, STOPPED, FAILED_ITEMS, NOT_ALL_WRITTEN, OVER)
 
 
 _MAGIC = b"pcopy job "
+_NONCE = b' "nonce": '
+"""How the line of that field begins: each field has one."""
 
 
 def name_of(path: bytes) -> str:
@@ -154,15 +156,7 @@ def decode(contents: bytes) -> JobFile:
 
     It is ``OtherVersion`` where that is all that is wrong.
     """
-    head, _, body = contents.partition(b"\n")
-    if not head.startswith(_MAGIC):
-        raise ValueError("not a job of pcopy's")
-    version, _, digest = head.removeprefix(_MAGIC).partition(b" ")
-    if version != b"%d" % VERSION:
-        roots = _roots_in(body) if digest == _digest(body) else ()
-        raise OtherVersion(f"version {shown(version)} of pcopy's jobs; this pcopy reads version {VERSION}", roots)
-    if digest != _digest(body):
-        raise ValueError("damaged: its digest does not fit")
+    body = _body(contents)
     try:
         fields = json.loads(body)
         if isinstance(tasks := fields.get("tasks"), int) and tasks != FORMAT:
@@ -177,6 +171,29 @@ def decode(contents: bytes) -> JobFile:
     if not job.name.isalnum() or job.state not in STATES or not job.roots or job.runs < 1:
         raise ValueError("not what pcopy writes: a name, a state, roots or runs that no job has")
     return job
+
+
+def nonce_in(contents: bytes) -> str:
+    """The nonce of the job that ``encode`` wrote, whose roots are not looked at; raises as ``decode`` does."""
+    found = [line for line in _body(contents).splitlines() if line.startswith(_NONCE)]
+    if len(found) != 1:
+        raise ValueError("not what pcopy writes: its contents have another structure")
+    return str(json.loads(found[0].removeprefix(_NONCE).rstrip(b",")))
+
+
+def _body(contents: bytes) -> bytes:
+    """What follows the first line, if that fits; raises as ``decode`` does."""
+    head, _, body = contents.partition(b"\n")
+    if not head.startswith(_MAGIC):
+        raise ValueError("not a job of pcopy's")
+    version, _, digest = head.removeprefix(_MAGIC).partition(b" ")
+    is_whole = digest == _digest(body)
+    if version != b"%d" % VERSION:
+        roots = _roots_in(body) if is_whole else ()
+        raise OtherVersion(f"version {shown(version)} of pcopy's jobs; this pcopy reads version {VERSION}", roots)
+    if not is_whole:
+        raise ValueError("damaged: its digest does not fit")
+    return body
 
 
 def _job(plain: Mapping[str, Any]) -> JobFile:
@@ -217,18 +234,33 @@ def _digest(body: bytes) -> bytes:
     return blake2b(body, digest_size=16).hexdigest().encode()
 
 
+_json = json.JSONEncoder(allow_nan=False).encode
+
+
 def _text(value: Any) -> str:
-    return json.dumps(_plain(value), allow_nan=False)
+    return _json(_plain(value))
 
 
-_roots_text = lru_cache(maxsize=1)(_text)  # there may be many, and they rarely change while a job is stored again
+@lru_cache(maxsize=1)  # they rarely change while a job is stored again
+def _roots_text(roots: tuple[JobRoot, ...]) -> str:
+    """As ``_text``. Of many roots, most fields are equal, and the others bytes."""
+    known: dict[Any, str] = {}
+
+    def text(value: Any) -> str:
+        found = known.get(value)
+        if found is None:
+            is_path = isinstance(value, bytes)
+            found = known[value] = '{"bytes": ' + _json(_readable(value)) + "}" if is_path else _text(value)
+        return found
+
+    return "[" + ", ".join(["[" + ", ".join(map(text, root)) + "]" for root in roots]) + "]"
 
 
 def _plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, bytes):
-        return {"bytes": value.decode("utf-8", "surrogateescape")}
+        return {"bytes": _readable(value)}
     if isinstance(value, (tuple, list)):
         return [inner if type(inner) is int else _plain(inner) for inner in value]  # a job may have many roots
     if isinstance(value, Mapping):
@@ -236,6 +268,10 @@ def _plain(value: Any) -> Any:
             raise TypeError("a job's mappings have names as keys")
         return {"map": {key: _plain(inner) for key, inner in value.items()}}
     raise TypeError(f"{type(value).__name__} is no primitive")
+
+
+def _readable(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")
 
 
 def _value(plain: Any) -> Any:

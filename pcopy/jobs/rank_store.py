@@ -26,7 +26,7 @@ from pcopy.fsio.close import held_open
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.storage import Changed, Storage
 from pcopy.fsio.syncer import Syncer, unsyncable
-from pcopy.jobs.directories import NoJob, open_job
+from pcopy.jobs.directories import NoJob, nonce_of
 from pcopy.jobs.lifecycle import Keeping, KeptJob, naming
 from pcopy.jobs.lock import Lock, hold
 from pcopy.libc import type_of_file_system
@@ -123,7 +123,7 @@ def check_shared(keeping: Keeping, patience: float, name: bytes = b"job", *, see
             raise Refused(f"{shown(keeping.directory)}: the job is gone: somebody has removed it")
         time.sleep(_LOOKS)
     with suppress(NoJob):
-        if is_there and open_job(keeping.directory).file.nonce == keeping.nonce:
+        if is_there and nonce_of(keeping.directory) == keeping.nonce:
             return
     raise Refused(f"{shown(keeping.directory)}: not a directory that all hosts share; name one: --checkpoint DIR")
 

@@ -139,7 +139,10 @@ def _directories_of(
     kept = [OpenDirectories(capacity, kernel.pins, kernel.open_directory) for _ in range(2)]
     mounted = lru_cache(lambda top: mounted_below(top, job.mounts))
     both = list(zip(mount_codes(job.roots), descriptors, strict=True))
-    bases = {os.fstat(source).st_dev: code for (code, _), (source, _) in reversed(both)}
+    codes: dict[int, int] = {}
+    for (code, _), (source, _) in both:
+        codes.setdefault(source, code)  # many roots share a directory
+    bases = {os.fstat(source).st_dev: code for source, code in reversed(codes.items())}
     followed = Followed(bases, one_host) if job.options.dereference else None
     shared: dict[tuple[int, int], int] = {}
     for number, ((source_code, target_code), (source, target)) in enumerate(both):
