@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from pcopy.jobs.directories import (
     StoredJob,
     create,
     hold_job,
+    nonce_of,
     open_job,
     remove,
     remove_rest,
@@ -25,8 +28,10 @@ from pcopy.jobs.directories import (
     unfinished,
     update,
 )
-from pcopy.jobs.job_file import OVER, STOPPED, OtherVersion, decode, encode
+from pcopy.jobs.job_file import OVER, STOPPED, JobFile, OtherVersion, decode, encode, nonce_in
+from pcopy.jobs.lifecycle import Keeping
 from pcopy.jobs.lock import Held, Lock, hold_alone
+from pcopy.jobs.rank_store import check_shared
 from tests.checkpoint.made import HOLD, child, job_of, made, some_root, tree
 from tests.support.filesystems import mounted
 from tests.support.refusals import refusal
@@ -59,6 +64,54 @@ def test_people_can_read_it(area: Path) -> None:
     told = json.loads(body)
     assert told["name"] == stored.file.name
     assert told["roots"][0][1] == {"bytes": "/t\\"}
+
+
+def _of_many(number: int) -> JobFile:
+    """Its sources are items of one directory."""
+    names = [b"f%d\xff\n" % each for each in range(number)]
+    return job_of(*(some_root()._replace(item=name, name=name, source_shown=name, target_shown=name) for name in names))
+
+
+def _calls(action: Callable[[], object]) -> int:
+    """How many calls of functions, of Python's or C's, that takes."""
+    number = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal number
+        number += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return number
+
+
+def test_each_of_many_roots_costs_little_to_store() -> None:
+    """Two calls for each field, and some more for a name that is met first; what is written is what json reads."""
+    few, many = _of_many(100), _of_many(600)
+    assert _calls(lambda: encode(many)) - _calls(lambda: encode(few)) < 500 * 45
+    body = encode(many).partition(b"\n")[2]
+    name = {"bytes": "f599\udcff\n"}
+    head, tail = [{"bytes": "/s\udcff\n"}, {"bytes": "/t\\"}], [[1 << 40, 2], [3, 4], [0xEF53, 1 << 63], [6, 7]]
+    assert json.loads(body)["roots"][-1] == [*head, name, name, name, name, *tail, [0, 0, 0, 0]]
+
+
+def test_the_nonce_is_read_without_the_roots(area: Path) -> None:
+    """Each rank compares it before its first record."""
+    job = _of_many(600)._replace(nonce="cd" * 16)
+    _, lock = create(bytes(area / "many"), job)
+    lock.close()
+    assert _calls(lambda: check_shared(Keeping(directory=bytes(area / "many"), nonce=job.nonce), 0.0)) < 600
+    many = encode(job)
+    assert nonce_in(many) == job.nonce
+    stored = made(area / "job", options={"key": b'\n "nonce": "no",\n'})
+    assert nonce_of(stored.path) == stored.file.nonce
+    with pytest.raises(ValueError, match="damaged"):
+        nonce_in(many.replace(b"cdcd", b"abab"))
+    with pytest.raises(OtherVersion):
+        nonce_in(many.replace(b"job 6 ", b"job 5 "))
 
 
 def test_a_job_of_another_version_is_refused_and_can_be_discarded(area: Path) -> None:
