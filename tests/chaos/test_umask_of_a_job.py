@@ -16,7 +16,6 @@ from tests.support.faults import slowed
 from tests.support.processes import background, wait_until
 from tests.support.walk import walk
 
-
 ACCESS_ACL = "system.posix_acl_access"
 
 
