@@ -86,7 +86,7 @@ def output_of_interrupted(run: Run) -> str:
         assert b"assert (!closed) failed" in (error.output or b""), error.output
         run.process.kill()
         run.process.wait(GRACE)
-        return error.output.decode()
+        return bytes(error.output).decode()
 
 
 def test_a_host_that_dies_ends_the_job_and_the_other_one_finishes_it(
