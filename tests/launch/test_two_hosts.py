@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.launch.examples import EXAMPLES, Desk
 from tests.launch.launchers import Launchers, ranks_of
 from tests.support.command import REPOSITORY, Argument
@@ -80,13 +82,17 @@ def output_of_interrupted(run: Run) -> str:
     Hydra sometimes waits for its proxy on a host that is cut off ("assert (!closed) failed"): it is killed then, as a
     person would do.
     """
-    try:
-        return run.process.communicate(timeout=15)[0].decode()
-    except subprocess.TimeoutExpired as error:
-        assert b"assert (!closed) failed" in (error.output or b""), error.output
-        run.process.kill()
-        run.process.wait(GRACE)
-        return bytes(error.output).decode()
+    output = b""
+    for _ in range(4):
+        try:
+            return run.process.communicate(timeout=GRACE / 4)[0].decode()
+        except subprocess.TimeoutExpired as error:
+            output = bytes(error.output or b"")
+        if b"assert (!closed) failed" in output:
+            run.process.kill()
+            run.process.wait(GRACE)
+            return output.decode()
+    pytest.fail(f"the launcher does not end: {output!r}")
 
 
 def test_a_host_that_dies_ends_the_job_and_the_other_one_finishes_it(
