@@ -20,6 +20,7 @@ from pcopy.checkpoint.layout import JOB
 from pcopy.errors import Refused
 from pcopy.fsio.close import held_open, names_in
 from pcopy.fsio.durable import Synced, replacing, sync_directory_at
+from pcopy.fsio.patience import open_patiently
 from pcopy.text import shown
 
 Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
@@ -45,11 +46,11 @@ def _around(path: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _opened_above(path: bytes) -> int:
     """The directory ``path``, open (O_PATH); raises ``OSError``."""
-    directory = os.open(b"/" if path.startswith(b"/") else b".", _LOOK)
+    directory = open_patiently(b"/" if path.startswith(b"/") else b".", _LOOK)
     for part in filter(None, path.split(b"/")):
         with held_open(directory):
             try:
-                directory = os.open(part, _LOOK, dir_fd=directory)
+                directory = open_patiently(part, _LOOK, dir_fd=directory)
             except NotADirectoryError:  # a link, or there is none
                 from pcopy.fsio.named_file import open_directory_of  # most jobs need not load it
 
@@ -63,7 +64,7 @@ def opened(path: bytes) -> Iterator[int]:
     path = os.path.abspath(path)  # also without a trailing slash, which would follow a link
     try:
         with _around(path) as (around, name):
-            descriptor = os.open(name, _DIRECTORY, dir_fd=around)
+            descriptor = open_patiently(name, _DIRECTORY, dir_fd=around)
     except OSError as error:
         if error.errno in (errno.ENOTDIR, errno.ELOOP) and os.path.islink(path):
             raise Refused(f"{shown(path)}: a symbolic link; name the job directory itself") from None
@@ -140,7 +141,7 @@ def read(directory: int, name: bytes, *, where: bytes, most: int = -1) -> bytes:
 
     Raises ``Refused`` if it is no regular file that only we may write, ``OSError`` for what the system refuses.
     """
-    with _trusted(os.open(name, _READ, dir_fd=directory), os.path.join(where, name)) as stream:
+    with _trusted(open_patiently(name, _READ, dir_fd=directory), os.path.join(where, name)) as stream:
         return stream.read(most)
 
 
@@ -161,7 +162,7 @@ def opened_file(path: bytes) -> Iterator[BinaryIO]:
     """``path`` for reading; raises ``Refused`` unless it is a regular file of the caller's that only he may write."""
     try:
         with _around(path) as (around, name):
-            descriptor = os.open(name, _READ, dir_fd=around)
+            descriptor = open_patiently(name, _READ, dir_fd=around)
     except FileNotFoundError:
         raise Refused(f"{shown(path)}: is missing; without it the job cannot be resumed") from None
     except OSError as error:
@@ -185,7 +186,7 @@ def create(path: bytes) -> BinaryIO:
     """A new file of mode 0600, unbuffered; raises ``OSError`` (``FileExistsError`` for whatever has the name)."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     with _around(path) as (around, name):
-        return os.fdopen(os.open(name, flags, 0o600, dir_fd=around), "wb", buffering=0)
+        return os.fdopen(open_patiently(name, flags, 0o600, dir_fd=around), "wb", buffering=0)
 
 
 def create_run(path: bytes) -> None:
@@ -198,7 +199,7 @@ def remove_run(path: bytes) -> None:
     """Removes a run's directory with its files, if there is one; raises ``OSError``."""
     with suppress(FileNotFoundError), _around(path) as (around, name):
         try:
-            run = os.open(name, _DIRECTORY, dir_fd=around)
+            run = open_patiently(name, _DIRECTORY, dir_fd=around)
         except OSError as error:
             if error.errno not in (errno.ENOTDIR, errno.ELOOP):
                 raise

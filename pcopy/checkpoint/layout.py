@@ -9,6 +9,7 @@ from contextlib import suppress
 from pcopy.errors import Refused
 from pcopy.fsio.close import held_open, names_in
 from pcopy.fsio.durable import boot_id, boots_of_job, sync_directory_at
+from pcopy.fsio.patience import open_patiently
 from pcopy.text import shown
 
 VERSION = 6
@@ -53,7 +54,7 @@ def note_not_durable(path: bytes) -> None:
     Raises ``OSError``.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    os.close(os.open(os.path.join(path, _not_durable_name()), flags, 0o600))
+    os.close(open_patiently(os.path.join(path, _not_durable_name()), flags, 0o600))
     sync_directory_at(path)
 
 
@@ -114,7 +115,7 @@ def clear(descriptor: int) -> None:
 
 def _clear_run(descriptor: int, name: bytes) -> None:
     try:
-        run = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
+        run = open_patiently(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
     except NotADirectoryError:
         return
     with held_open(run):

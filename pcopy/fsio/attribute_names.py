@@ -14,6 +14,8 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 
+from pcopy.fsio.patience import open_patiently
+
 ACCESS_ACL = "system.posix_acl_access"
 DEFAULT_ACL = "system.posix_acl_default"
 POSIX_ACLS = (ACCESS_ACL, DEFAULT_ACL)
@@ -83,7 +85,7 @@ def is_foreign(name: str) -> bool:
 def _configured() -> tuple[tuple[str, Kind], ...]:
     """The patterns of the machine's list that anybody trusts: a plain file of root's, which nobody else may write."""
     with suppress(OSError):
-        descriptor = os.open(CONFIGURATION, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        descriptor = open_patiently(CONFIGURATION, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:
             status = os.fstat(descriptor)
             if stat.S_ISREG(status.st_mode) and not status.st_uid and not status.st_mode & 0o022:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from pcopy.fsio.patience import open_patiently
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.syncer import NO_SYNC, note_unsyncable, sync_file, sync_written
 
@@ -93,7 +94,7 @@ def close_timed(descriptor: int, atime: int, mtime: int, *, sync: bool, store: b
     """
     try:
         with failing("open"):
-            held = os.open(b"/proc/self/fd/%d" % descriptor, os.O_PATH | os.O_CLOEXEC)
+            held = open_patiently(b"/proc/self/fd/%d" % descriptor, os.O_PATH | os.O_CLOEXEC)
     except Problem:
         abandon(descriptor)
         raise

@@ -20,7 +20,7 @@ from pcopy.fsio.close import entries_of, held_open, let_go
 from pcopy.fsio.identity import FUSE, OVERLAY, Identity, Likeness, lies_on, mark_of
 from pcopy.fsio.mounted import Mounted, MountRoot, mount_number
 from pcopy.fsio.mounts import Followed, Mounts
-from pcopy.fsio.patience import patiently
+from pcopy.fsio.patience import INTERRUPTED, PASSING, patiently
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import open_to_read, status_of
 
@@ -289,7 +289,7 @@ class Directories:
             return os.dup(base)  # it may be read and not be searched: its names are all that can be had of it
 
     def _enter_patiently(self, at: int, name: bytes) -> int:
-        return patiently(lambda: self._enter(at, name)) if self._on_source else self._enter(at, name)
+        return patiently(lambda: self._enter(at, name), PASSING if self._on_source else INTERRUPTED)
 
     def _enter(self, at: int, name: bytes) -> int:
         extra = os.O_NOATIME if self.keeps_atime else 0
@@ -365,7 +365,7 @@ class Directories:
         if not differ:
             with (
                 failing("readdir", on_source=self._on_source),
-                held_open(self._enter(around, b".")) as listed,
+                held_open(self._enter_patiently(around, b".")) as listed,
                 entries_of(listed) as entries,
             ):
                 differ = any(os.fsencode(each.name) == name and each.inode() == inode for each in entries)

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import BinaryIO
 
 from pcopy.fsio.close import held_open
+from pcopy.fsio.patience import open_patiently
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.syncer import NO_SYNC, open_for_sync, sync_file, sync_file_system, sync_written
 from pcopy.fsio.temporary import NEW
@@ -51,7 +52,7 @@ def replacing(
     is_named = descriptor < 0
     with explained("create", "cannot create files with a leading dot"):
         if is_named:
-            descriptor = os.open(temporary, NEW, mode, dir_fd=directory)
+            descriptor = open_patiently(temporary, NEW, mode, dir_fd=directory)
     with failing("create"):
         stream = open(descriptor, "wb", buffering=_BUFFER)  # noqa: SIM115
     try:
@@ -97,7 +98,7 @@ def explained(operation: str, lacking: str) -> Iterator[None]:
 def _unnamed(directory: int, mode: int) -> int:
     """A descriptor of a new file without a name; -1 where that is impossible, or it could not be named later."""
     try:
-        descriptor = os.open(b".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, mode, dir_fd=directory)
+        descriptor = open_patiently(b".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, mode, dir_fd=directory)
     except OSError:
         return -1
     if os.path.exists(_PATH % descriptor):
@@ -123,7 +124,7 @@ def sync_directory(directory: int) -> None:
 
 def sync_directory_at(path: bytes) -> None:
     """As ``sync_directory``, for the directory ``path``; raises ``OSError``."""
-    with held_open(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
+    with held_open(open_patiently(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
         sync_directory(descriptor)
 
 

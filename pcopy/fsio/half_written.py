@@ -25,6 +25,7 @@ from functools import cache
 from pcopy.fsio.close import held_open, names_in
 from pcopy.fsio.durable import replacing
 from pcopy.fsio.identity import FUSE, Identity, Likeness, identity_of, lies_on
+from pcopy.fsio.patience import open_patiently
 from pcopy.fsio.preserve import CAP_SYS_ADMIN, capable, maps_all_ids
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import FLAGS, status_of
@@ -119,7 +120,7 @@ def leave(
             raise Problem.of(f"setxattr {_attribute()}", error) from error
         identity = identity_of(descriptor, status, 0, made=False)
         with failing("open"):
-            above = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
+            above = open_patiently(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
         with held_open(above), replacing(above, beside(name), temporary) as stream:
             told = identity.inode, identity.mark.hex().encode() or b"-", name
             stream.write(mark.packed() + b"%d %b\n%b" % told)
@@ -223,7 +224,7 @@ def _find_beside(directory: int, name: bytes, status: os.stat_result) -> HalfWri
     if found is None or found.name != name:
         return None
     with failing("open"):
-        held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        held = open_patiently(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     with held_open(held):
         likeness = found.identity.compare(identity_of(held, status, 0, made=False))
         if likeness is Likeness.OTHER and not lies_on(FUSE, held):
@@ -235,7 +236,7 @@ def _find_beside(directory: int, name: bytes, status: os.stat_result) -> HalfWri
 def _read_beside(directory: int, name: bytes) -> _Beside | None:
     """None where there is no such file, or not one that a job of ours has written."""
     try:
-        reading = os.open(name, FLAGS, dir_fd=directory)
+        reading = open_patiently(name, FLAGS, dir_fd=directory)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP, errno.EACCES, errno.ENXIO):
             return None

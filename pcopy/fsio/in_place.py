@@ -16,6 +16,7 @@ from pcopy.fsio.attributes import Attributes, drop_other_xattrs
 from pcopy.fsio.close import abandon, held_open
 from pcopy.fsio.data import set_size
 from pcopy.fsio.nodes import handle_of, open_node
+from pcopy.fsio.patience import open_patiently
 from pcopy.fsio.preserve import CAP_CHOWN, Preserve, capable
 from pcopy.fsio.problem import MetadataProblem, Problem, failing
 from pcopy.fsio.source import status_of
@@ -54,7 +55,7 @@ def open_over(
     if identity == (source.st_dev, source.st_ino):
         return None
     try:
-        descriptor = os.open(name, _FLAGS, dir_fd=directory)
+        descriptor = open_patiently(name, _FLAGS, dir_fd=directory)
     except OSError as error:
         if error.errno in _NOT_OURS or error.errno in _NOT_THE_SAME:
             return None
@@ -129,7 +130,7 @@ def unmark(directory: int, name: bytes, inode: int, job: str, *, sync: bool) -> 
 
 def _unmark(directory: int, name: bytes, held: int, sync: bool) -> None:
     with failing("open"):
-        descriptor = os.open(handle_of(held), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        descriptor = open_patiently(handle_of(held), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     with held_open(descriptor):
         if sync:
             with failing("fsync"):

@@ -28,6 +28,7 @@ from contextlib import suppress
 from pcopy import libc
 from pcopy.fsio.close import held_open
 from pcopy.fsio.identity import OVERLAY, Identity, Likeness, mark_of, place_of
+from pcopy.fsio.patience import NO_DESCRIPTORS, open_patiently, patiently
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
 from pcopy.named import NamedTuple
@@ -102,7 +103,7 @@ class MountPoint(NamedTuple):
 
 def mount_points() -> Iterator[MountPoint]:
     """All that this process can see, by real paths, some perhaps hidden by others; raises ``OSError``."""
-    with open("/proc/self/mountinfo", "rb") as file:
+    with patiently(lambda: open("/proc/self/mountinfo", "rb"), NO_DESCRIPTORS) as file:
         lines = [line.split(b" ") for line in file]
     kinds = {fields[0]: _kind(fields) for fields in lines}
     for fields in lines:
@@ -117,7 +118,7 @@ def mount_number(descriptor: int) -> int:
     with suppress(OSError):
         if (number := libc.mount_of(descriptor)) >= 0:
             return number
-    with open(f"/proc/self/fdinfo/{descriptor}", "rb") as file:
+    with patiently(lambda: open(f"/proc/self/fdinfo/{descriptor}", "rb"), NO_DESCRIPTORS) as file:
         return next((int(line.split()[1]) for line in file if line.startswith(b"mnt_id:")), -1)
 
 
@@ -227,7 +228,7 @@ class Mounted:
     def check_file(self, path: bytes, directory: int, name: bytes) -> None:
         """As ``check``, for the file ``name`` in a directory (a descriptor)."""
         with failing("open", on_source=self._on_source):
-            held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+            held = open_patiently(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
         with held_open(held):
             status, around = (status_of(opened, on_source=self._on_source) for opened in (held, directory))
             self.check(path, held, status, around.st_dev)

@@ -29,7 +29,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from pcopy.fsio.close import let_go
-from pcopy.fsio.patience import LONG_WAIT, announce_wait, patiently
+from pcopy.fsio.patience import LONG_WAIT, announce_wait, open_patiently, patiently
 from pcopy.named import NamedTuple
 from pcopy.text import shown
 
@@ -238,7 +238,7 @@ def open_directory_of(path: bytes) -> Directory:
             raise _error(errno.ENOTDIR)
         real = os.path.join(place.above, name)
         try:
-            descriptor = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=place.parent)
+            descriptor = open_patiently(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=place.parent)
         except PermissionError:
             return Directory(os.dup(place.parent), name, real, can_sync=False)
         return Directory(descriptor, name, real, can_sync=True)
@@ -297,14 +297,14 @@ def _is_fifo(item: int) -> bool:
 def _open_to_read(place: _Place, keep_atime: bool) -> int:
     if keep_atime:
         with suppress(PermissionError):
-            return os.open(place.name, os.O_RDONLY | os.O_NOATIME | _OPEN, dir_fd=place.parent)
-    return os.open(place.name, os.O_RDONLY | _OPEN, dir_fd=place.parent)
+            return open_patiently(place.name, os.O_RDONLY | os.O_NOATIME | _OPEN, dir_fd=place.parent)
+    return open_patiently(place.name, os.O_RDONLY | _OPEN, dir_fd=place.parent)
 
 
 def _open_or_create(place: _Place) -> int:
     """Raises ``OSError``: ENXIO for a FIFO without a reader; ELOOP, ENOENT, EEXIST if the item was replaced."""
     if place.item < 0:
-        return os.open(place.name, _NEW, 0o666, dir_fd=place.parent)
+        return open_patiently(place.name, _NEW, 0o666, dir_fd=place.parent)
     status = os.fstat(place.item)
     check_to_write(status)
     access = os.O_RDWR if stat.S_ISREG(status.st_mode) else os.O_WRONLY
@@ -420,7 +420,9 @@ class _Walk:
         while self._inherited < 0 and self._ahead:
             part, is_last = self._ahead.pop(), not self._ahead
             if part == b"..":
-                self._enter(os.open(part, _LOOK | os.O_DIRECTORY, dir_fd=self._directory), os.path.dirname(self._above))
+                self._enter(
+                    open_patiently(part, _LOOK | os.O_DIRECTORY, dir_fd=self._directory), os.path.dirname(self._above)
+                )
             elif part not in (b"", b"."):
                 below = self._look(part, is_last=is_last)
                 if below is None:
@@ -438,7 +440,7 @@ class _Walk:
     def _begin(self, path: bytes) -> None:
         """Open the root or the working directory, in which ``path`` begins."""
         start, above = (b"/", b"/") if path.startswith(b"/") else (b".", os.getcwdb())
-        self._enter(os.open(start, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), above)
+        self._enter(open_patiently(start, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), above)
         self._ahead = path.split(b"/")[::-1]
 
     def _enter(self, directory: int, path: bytes) -> None:
@@ -453,11 +455,11 @@ class _Walk:
         """
         if not is_last:  # O_DIRECTORY mounts what is mounted on demand
             try:
-                return os.open(part, _LOOK | os.O_DIRECTORY, dir_fd=self._directory)
+                return open_patiently(part, _LOOK | os.O_DIRECTORY, dir_fd=self._directory)
             except NotADirectoryError:
                 pass
         try:
-            item = os.open(part, _LOOK, dir_fd=self._directory)
+            item = open_patiently(part, _LOOK, dir_fd=self._directory)
         except FileNotFoundError:
             if is_last:
                 return -1

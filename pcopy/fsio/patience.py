@@ -8,6 +8,7 @@ final for that copy, because the kernel may have dropped the data.
 from __future__ import annotations
 
 import errno
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
@@ -67,6 +68,13 @@ def patiently(call: Callable[[], Result], passing: Sequence[int] = PASSING) -> R
             shortage.met += error.errno in NO_DESCRIPTORS
             time.sleep(pause)
     return call()
+
+
+def open_patiently(
+    name: str | bytes, flags: int, mode: int = 0o777, *, dir_fd: int | None = None, passing: Sequence[int] = INTERRUPTED
+) -> int:
+    """As ``os.open``, tried again after errors that are ``passing``, each time with the same arguments."""
+    return patiently(lambda: os.open(name, flags, mode, dir_fd=dir_fd), passing)
 
 
 def naps(pause: float) -> Iterator[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from functools import cache
 
+from pcopy.fsio.patience import NO_DESCRIPTORS, patiently
 from pcopy.named import NamedTuple
 
 ATTRIBUTES = ("mode", "ownership", "timestamps", "links", "xattr", "acl", "sparse")
@@ -39,7 +40,7 @@ CAP_SETFCAP = 31
 def capable(capability: int) -> bool:
     """Does this process have the effective capability (capabilities(7))? It is read once."""
     try:
-        with open("/proc/self/status", "rb") as status:
+        with patiently(lambda: open("/proc/self/status", "rb"), NO_DESCRIPTORS) as status:
             for line in status:
                 if line.startswith(b"CapEff:"):
                     return bool(int(line.split()[1], 16) >> capability & 1)
@@ -65,7 +66,7 @@ def are_mapped(uid: int, gid: int) -> bool:
 def _mapped(kind: str) -> tuple[tuple[int, int], ...]:
     """Ranges of ids: the first, and their number. All, if the kernel has no user namespaces."""
     try:
-        with open(f"/proc/self/{kind}_map", "rb") as ranges:
+        with patiently(lambda: open(f"/proc/self/{kind}_map", "rb"), NO_DESCRIPTORS) as ranges:
             return tuple((int(first), int(count)) for first, _, count in map(bytes.split, ranges))
     except OSError:
         return ((0, 1 << 32),)

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TypeVar
 
 from pcopy.fsio.close import abandon, held_open, late_times
+from pcopy.fsio.patience import open_patiently
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.server import learn_times
 from pcopy.fsio.temporary import NEW, PREFIX, remove
@@ -76,7 +77,10 @@ def _in_place(path: bytes, find_out: Callable[[int], _Found | None]) -> _Found |
     A directory keeps its time of modification: whatever is refused later has left it as it was.
     """
     for place in (os.path.join(path, b".."), path):
-        with suppress(OSError), held_open(os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
+        with (
+            suppress(OSError),
+            held_open(open_patiently(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory,
+        ):
             before = os.fstat(directory)
             if before.st_dev != os.stat(path).st_dev:
                 continue
@@ -141,7 +145,7 @@ def _without_dot(directory: int, refused: OSError) -> Examined | None:
     if refused.errno not in _NAME_REFUSED:
         return None
     try:
-        abandon(os.open(name, NEW, 0o600, dir_fd=directory))
+        abandon(open_patiently(name, NEW, 0o600, dir_fd=directory))
     except OSError:
         return None
     return _removed(directory, name, lacking)
@@ -164,9 +168,9 @@ def _created(directory: int, name: bytes) -> int:
     """Create the file, and remove one that a killed process has left; raise ``OSError``, and ``Problem`` if that one
     cannot be removed."""
     with suppress(FileExistsError):
-        return os.open(name, NEW, 0o600, dir_fd=directory)
+        return open_patiently(name, NEW, 0o600, dir_fd=directory)
     remove(directory, name)
-    return os.open(name, NEW, 0o600, dir_fd=directory)
+    return open_patiently(name, NEW, 0o600, dir_fd=directory)
 
 
 def _written(descriptor: int, *, writes: bool) -> str:

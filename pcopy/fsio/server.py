@@ -13,6 +13,7 @@ import stat
 
 from pcopy import libc
 from pcopy.fsio.close import abandon, held_open, late_times
+from pcopy.fsio.patience import open_patiently
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import create, is_undressed, remove, shown_by_server
@@ -113,7 +114,7 @@ def _is_moved_by_close(made: int, device: int) -> bool:
     """Write to the new file ``made``, give it a time and close it; return True if it has another time then."""
     try:
         _add(device, made)
-        held = os.open(b"/proc/self/fd/%d" % made, os.O_PATH | os.O_CLOEXEC)
+        held = open_patiently(b"/proc/self/fd/%d" % made, os.O_PATH | os.O_CLOEXEC)
         with held_open(held):
             os.write(made, b"pcopy")
             os.utime(made, ns=(_PAST, _PAST))

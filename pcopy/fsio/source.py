@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 
-from pcopy.fsio.patience import patiently
+from pcopy.fsio.patience import PASSING, open_patiently, patiently
 from pcopy.fsio.problem import Problem, changed, failing
 from pcopy.libc import type_of_file_system
 from pcopy.named import NamedTuple
@@ -43,11 +43,11 @@ def open_to_read(directory: int | None, name: bytes, *, follow: bool = False) ->
     """A descriptor for reading an item of either side without a trace where that is allowed; raises ``OSError``."""
     flags = FLAGS & ~os.O_NOFOLLOW if follow else FLAGS
     try:
-        return patiently(lambda: os.open(name, flags | os.O_NOATIME, dir_fd=directory))
+        return open_patiently(name, flags | os.O_NOATIME, dir_fd=directory, passing=PASSING)
     except PermissionError as error:
         if error.errno != errno.EPERM:  # O_NOATIME is for owners
             raise
-        return os.open(name, flags, dir_fd=directory)
+        return open_patiently(name, flags, dir_fd=directory, passing=PASSING)
 
 
 def refuse_consumed(directory: int, name: bytes) -> None:

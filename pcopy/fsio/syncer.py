@@ -22,6 +22,7 @@ import sys
 from _thread import allocate_lock, start_new_thread
 
 from pcopy import libc
+from pcopy.fsio.patience import open_patiently
 
 TYPE_CHECKING = False  # typing's, which takes longer to load than all else here
 if TYPE_CHECKING:
@@ -58,10 +59,10 @@ def open_for_sync(directory: int) -> int:
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     try:
-        return os.open(".", flags, dir_fd=directory)
+        return open_patiently(".", flags, dir_fd=directory)
     except PermissionError as error:
         try:
-            return os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=directory)
+            return open_patiently(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=directory)
         except OSError:
             raise error from None
 
@@ -153,7 +154,7 @@ def _refuse_given_up(descriptor: int) -> None:
     journal, and fails.
     """
     try:
-        os.close(os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=descriptor))
+        os.close(open_patiently(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=descriptor))
     except OSError as error:
         if error.errno in _GIVEN_UP and not _is_mounted_read_only(descriptor):
             raise

@@ -27,6 +27,7 @@ from itertools import count
 
 from pcopy.fsio.close import abandon, names_in
 from pcopy.fsio.identity import Identity, Likeness, identity_of
+from pcopy.fsio.patience import open_patiently
 from pcopy.fsio.problem import REPLACED, Problem, failing
 from pcopy.fsio.source import status_of
 
@@ -76,7 +77,7 @@ def create(directory: int, name: bytes, flags: int = 0) -> int:
     ``flags`` are added to those of open(2).
     """
     try:
-        return os.open(name, flags | NEW, 0o600, dir_fd=directory)
+        return open_patiently(name, flags | NEW, 0o600, dir_fd=directory)
     except OSError as error:
         raise Problem.of("create", error) from error
 
@@ -90,7 +91,7 @@ def reopen(directory: int, name: bytes, made: Identity, size: int, shown: tuple[
     record.
     """
     try:
-        descriptor = os.open(
+        descriptor = open_patiently(
             name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=directory
         )
     except OSError as error:

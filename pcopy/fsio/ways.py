@@ -10,6 +10,7 @@ import os
 
 from pcopy import libc
 from pcopy.fsio.identity import OVERLAY, XFS
+from pcopy.fsio.patience import open_patiently
 from pcopy.named import NamedTuple
 
 
@@ -86,7 +87,7 @@ def keeps_times(path: bytes) -> bool:
 def _type_at(path: bytes) -> int | None:
     """Return the f_type of the file system of the directory ``path``; None if that is not known."""
     try:
-        descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = open_patiently(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             return libc.type_of_file_system(descriptor)
         finally:

@@ -19,6 +19,7 @@ from struct import Struct
 from pcopy.checkpoint.directory import opened, read
 from pcopy.checkpoint.layout import DELETED
 from pcopy.fsio.close import held_open, names_in
+from pcopy.fsio.patience import open_patiently
 from pcopy.libc import type_of_file_system
 
 _COUNTED = Struct("=QQ")
@@ -43,7 +44,10 @@ def deleted_by(directory: bytes, rank: int, tell: Callable[[str], None]) -> Call
     @cache
     def found() -> tuple[memoryview, int] | None:
         try:
-            with opened(directory) as job, held_open(os.open(b"deleted-%d" % rank, _OPEN, 0o600, dir_fd=job)) as file:
+            with (
+                opened(directory) as job,
+                held_open(open_patiently(b"deleted-%d" % rank, _OPEN, 0o600, dir_fd=job)) as file,
+            ):
                 return _numbers_in(file)
         except OSError as error:
             tell(f"the count of deletions of rank {rank} cannot be kept: {error.strerror}")

@@ -27,6 +27,7 @@ from pcopy.errors import Refused
 from pcopy.fsio.close import held_open
 from pcopy.fsio.directories import Directories, OpenDirectories, affordable
 from pcopy.fsio.kernel.columns import pack_names
+from pcopy.fsio.patience import open_patiently
 from pcopy.fsio.problem import Problem
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.base.both_sides import mounted_below
@@ -182,7 +183,7 @@ class Missing:
         target = self._roots[0].target  # of all roots
         with closing(places), closing(OpenDirectories(affordable())) as kept:
             try:
-                base = os.open(target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                base = open_patiently(target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             except OSError as error:
                 raise Refused(f"{shown(target)}: cannot be opened: {error.strerror}") from None
             with held_open(base):

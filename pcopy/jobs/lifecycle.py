@@ -15,6 +15,7 @@ from pcopy.checkpoint.layout import END_IT, forget_records, is_distrusted
 from pcopy.engine.task import ANYBODY, Task
 from pcopy.errors import HINDRANCES, INCOMPLETE, OK, InvariantBroken, Refused, hindrance
 from pcopy.fsio.close import held_open
+from pcopy.fsio.patience import open_patiently
 from pcopy.fsio.preserve import Preserve
 from pcopy.jobs.directories import (
     StoredJob,
@@ -351,10 +352,13 @@ def _destination_time(job: Job) -> int:
         return time.time_ns()
     target = job.roots[0].target
     flags = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC  # not all file systems have files without a name
-    with suppress(OSError), held_open(os.open(target, flags, 0o600)) as descriptor:
+    with suppress(OSError), held_open(open_patiently(target, flags, 0o600)) as descriptor:
         return os.fstat(descriptor).st_ctime_ns
     for path in (os.path.join(target, b".."), target):
-        with suppress(OSError), held_open(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
+        with (
+            suppress(OSError),
+            held_open(open_patiently(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory,
+        ):
             if os.fstat(directory).st_dev == os.stat(target).st_dev:
                 return _time_of_named_file(directory, b".pcopy-%s-clock" % job.name.encode())
     return time.time_ns()  # the copy reports what cannot be written
@@ -367,7 +371,7 @@ def _time_of_named_file(directory: int, name: bytes) -> int:
     """
     before = os.fstat(directory)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(name, flags, 0o600, dir_fd=directory)
+    descriptor = open_patiently(name, flags, 0o600, dir_fd=directory)
     try:
         return os.fstat(descriptor).st_ctime_ns
     finally:

@@ -24,6 +24,7 @@ from pcopy.checkpoint.directory import ADVICE, opened
 from pcopy.checkpoint.layout import LOCK
 from pcopy.errors import Refused
 from pcopy.fsio.close import held_open, let_go, names_in
+from pcopy.fsio.patience import open_patiently
 from pcopy.named import NamedTuple
 from pcopy.text import harmless, shown
 
@@ -130,7 +131,7 @@ def holders(path: bytes) -> list[Holder]:
             if match is None:
                 continue
             try:
-                descriptor = os.open(name, os.O_RDONLY | _OPEN, dir_fd=directory)
+                descriptor = open_patiently(name, os.O_RDONLY | _OPEN, dir_fd=directory)
             except OSError:  # removed meanwhile, or no file of a lock
                 continue
             with held_open(descriptor):
@@ -142,7 +143,7 @@ def holders(path: bytes) -> list[Holder]:
 
 def _open(directory: int, name: bytes, path: bytes) -> int:
     try:
-        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | _OPEN, 0o600, dir_fd=directory)
+        descriptor = open_patiently(name, os.O_RDWR | os.O_CREAT | _OPEN, 0o600, dir_fd=directory)
     except OSError as error:
         raise Refused(f"{shown(os.path.join(path, name))}: cannot be opened: {error.strerror}") from None
     status = os.fstat(descriptor)

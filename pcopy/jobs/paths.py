@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from pcopy.errors import Refused
 from pcopy.fsio.close import held_open
+from pcopy.fsio.patience import open_patiently
 from pcopy.jobs.meant import barrier, meant, meant_or_made
 from pcopy.named import NamedTuple
 from pcopy.tasks.base.job import DeviceInode, Options, Root
@@ -380,7 +381,7 @@ def _split(path: bytes) -> tuple[bytes, bool]:
 def _identity(directory: bytes) -> DeviceInode:
     """(device, inode) of ``directory`` as an open would find it; asks for no right to read it."""
     flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    with _explaining(directory), held_open(os.open(directory, flags)) as descriptor:
+    with _explaining(directory), held_open(open_patiently(directory, flags)) as descriptor:
         status = os.fstat(descriptor)
     return status.st_dev, status.st_ino
 

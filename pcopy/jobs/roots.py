@@ -16,6 +16,7 @@ from pcopy.errors import Refused
 from pcopy.fsio.close import held_open
 from pcopy.fsio.identity import XFS, birth_of, place_of
 from pcopy.fsio.mounted import MountRoot, root_of
+from pcopy.fsio.patience import open_patiently
 from pcopy.jobs.job_file import JobFile, JobRoot, Made
 from pcopy.jobs.meant import unwritable
 from pcopy.jobs.paths import lies_in, target_of
@@ -40,9 +41,9 @@ class Seen(NamedTuple):
 def look_at(path: bytes) -> Seen:
     """What the directory ``path`` is, no link followed at its end; asks for no right to read it. Raises ``OSError``."""
     try:
-        descriptor = os.open(path, _LOOK)
+        descriptor = open_patiently(path, _LOOK)
     except PermissionError:  # then XFS doesn't tell its UUID
-        descriptor = os.open(path, _LOOK | os.O_PATH)
+        descriptor = open_patiently(path, _LOOK | os.O_PATH)
     with held_open(descriptor):
         status = os.fstat(descriptor)
         return Seen((status.st_dev, status.st_ino), place_of(descriptor), birth_of(descriptor))
@@ -126,7 +127,7 @@ def refuse_lost_mounts(job: JobFile) -> None:
                 continue
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
             try:
-                with held_open(os.open(path, flags)) as held:
+                with held_open(open_patiently(path, flags)) as held:
                     found = root_of(held)
             except OSError as error:
                 raise Refused(f"{shown(path)}: cannot be entered: {error.strerror}; mount it") from None

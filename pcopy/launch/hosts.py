@@ -21,6 +21,7 @@ from pcopy import __version__
 from pcopy.errors import Refused
 from pcopy.fsio.durable import boot_id
 from pcopy.fsio.kernel.choose import kernel_name
+from pcopy.fsio.patience import open_patiently
 from pcopy.launch.group import Group, Hello
 from pcopy.text import shown
 
@@ -104,7 +105,7 @@ def _make(directory: int, name: str, content: bytes) -> tuple[os.stat_result | N
     before = None
     try:
         before = os.stat(directory)
-        with open(os.open(name, _MAKE, 0o600, dir_fd=directory), "wb") as file:
+        with open(open_patiently(name, _MAKE, 0o600, dir_fd=directory), "wb") as file:
             file.write(content)
     except OSError as error:
         return before, error.strerror or str(error)
@@ -124,7 +125,7 @@ def _read(directory: int, name: str) -> str:
     end = time.monotonic() + PATIENCE
     while True:
         with contextlib.suppress(OSError):
-            descriptor = os.open(name, _READ, dir_fd=directory)
+            descriptor = open_patiently(name, _READ, dir_fd=directory)
             try:
                 if content := os.read(descriptor, 64):
                     return content.decode("ascii", "replace")

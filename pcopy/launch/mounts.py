@@ -19,6 +19,7 @@ from pcopy.errors import Refused
 from pcopy.fsio.close import let_go
 from pcopy.fsio.directories import Directories, OpenDirectories, affordable
 from pcopy.fsio.mounted import LEFT_OUT, MountRoot, PlainRoot, is_of_one_machine, mount_points, root_of
+from pcopy.fsio.patience import open_patiently
 from pcopy.fsio.problem import Problem
 from pcopy.jobs.job_file import JobFile
 from pcopy.launch.group import Group, Hello
@@ -55,7 +56,7 @@ def _open_directory(path: bytes, on_source: bool) -> int:
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     for extra in (os.O_NOATIME, 0, os.O_PATH) if on_source else (0, os.O_PATH):
         try:
-            return os.open(path, flags | extra)
+            return open_patiently(path, flags | extra)
         except PermissionError as error:
             refusal = error
         except OSError as error:
@@ -211,7 +212,7 @@ def _answer(directories: Directories, below: bytes, mounted: bool) -> Answer:
         if problem.errno != errno.ENOTDIR:
             raise
     above, _, name = below.rpartition(b"/")  # something may be mounted on a file, too
-    held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directories.open(above))
+    held = open_patiently(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directories.open(above))
     try:
         return _seen(held, mounted=mounted)
     finally:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pcopy.errors import Refused
 from pcopy.fsio.existing import Decision, decide
 from pcopy.fsio.kernel.interface import SMALL_FILE
+from pcopy.fsio.patience import open_patiently
 from pcopy.fsio.preserve import CAP_SYS_RESOURCE, capable
 from pcopy.libc import free_bytes, type_of_file_system
 from pcopy.named import NamedTuple
@@ -151,7 +152,7 @@ def _may_clone(root: Root) -> bool:
     if root.source_id[0] != root.target_id[0]:
         return False
     try:
-        descriptor = os.open(root.target, os.O_PATH | os.O_CLOEXEC)
+        descriptor = open_patiently(root.target, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return False
     try:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from pcopy.errors import Refused
 from pcopy.fsio.layout import LUSTRE
+from pcopy.fsio.patience import open_patiently
 from pcopy.jobs.path_read import root_read
 from pcopy.launch.tool import Ended, Tool
 from pcopy.libc import type_of_file_system
@@ -133,7 +134,7 @@ def _root(path: bytes) -> Root:
     """Raises ``Refused``, also for what is not on Lustre."""
     root = root_read(path, follow=True)
     try:
-        descriptor = os.open(root.source, os.O_PATH | os.O_CLOEXEC)
+        descriptor = open_patiently(root.source, os.O_PATH | os.O_CLOEXEC)
         try:
             kind = type_of_file_system(descriptor)
         finally:

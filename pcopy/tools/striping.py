@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from pcopy.fsio.layout import LUSTRE
+from pcopy.fsio.patience import open_patiently
 from pcopy.libc import type_of_file_system
 from pcopy.tasks.base.job import Job
 
@@ -29,7 +30,7 @@ def useless_options(job: Job) -> str:
 
 def _is_on_lustre(path: bytes) -> bool:
     try:
-        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        descriptor = open_patiently(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:  # it will fail, and say why
         return False
     try:

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from pcopy.fsio.close import let_go
 from pcopy.fsio.directories import Directories
+from pcopy.fsio.patience import open_patiently
 from pcopy.fsio.problem import Problem, failing
 from pcopy.text import shown
 
@@ -59,7 +60,7 @@ def _lies_in(directory: int, status: os.stat_result, around: int, names: Sequenc
                 return b"" in names or (below is not None and _is_one_of(around, names, below))
             if below is not None and not all_the_way:
                 return False
-            entered = os.open(b"..", _UPWARDS, dir_fd=passing)
+            entered = open_patiently(b"..", _UPWARDS, dir_fd=passing)
             let_go(passing)
             passing = entered
             below, at = at, _identity(passing)

@@ -11,6 +11,8 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 
+from pcopy.fsio.patience import open_patiently
+
 MOST_ENTRIES = 100_000
 """Entries that are looked at: with a server's latency the seconds end it before."""
 
@@ -78,7 +80,7 @@ class LookAhead:
 
     def _open(self, name: bytes, around: int | None) -> int | None:
         try:
-            return os.open(name, _QUIETLY, dir_fd=around)
+            return open_patiently(name, _QUIETLY, dir_fd=around)
         except OSError:
             self.is_complete = False
             return None

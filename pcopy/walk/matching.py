@@ -24,6 +24,7 @@ from pcopy.fsio.kernel.columns import (
     TIMES,
     Rows,
 )
+from pcopy.fsio.patience import open_patiently
 from pcopy.walk.expression import Tree
 from pcopy.walk.globbing import matcher
 
@@ -283,7 +284,7 @@ def _empty() -> Test:
 def _holds_nothing(directory: int, name: bytes) -> bool:
     """False for what cannot be listed: the walk, which enters it, tells why."""
     with suppress(OSError):
-        opened = os.open(name, _INTO, dir_fd=directory)
+        opened = open_patiently(name, _INTO, dir_fd=directory)
         try:
             with os.scandir(opened) as entries:
                 return next(entries, None) is None

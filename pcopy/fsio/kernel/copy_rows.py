@@ -22,6 +22,7 @@ from pcopy.fsio.kernel.interface import SMALL_FILE, Settings
 from pcopy.fsio.layout import PLAIN
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.passage import write_all
+from pcopy.fsio.patience import open_patiently
 from pcopy.fsio.problem import Problem, changed
 from pcopy.fsio.source import FLAGS, open_source, refuse_consumed
 from pcopy.fsio.temporary import NEW, remove
@@ -157,7 +158,7 @@ class Copying:
         """As ``_make``, for nearly all files, to which nothing happens; with all others ``NewFile`` goes on."""
         directory, name = self._batch.target, self._new_names[row]
         try:
-            writing = _open(name, NEW, 0o600, dir_fd=directory)
+            writing = open_patiently(name, NEW, 0o600, dir_fd=directory)
         except OSError as error:
             return self._refused(row, _NEW, Problem.of("create", error))
         try:

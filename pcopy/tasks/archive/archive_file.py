@@ -17,6 +17,7 @@ from pcopy import libc
 from pcopy.errors import NO_ROOM
 from pcopy.fsio.close import held_open, let_go
 from pcopy.fsio.named_file import open_directory_of
+from pcopy.fsio.patience import open_patiently
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.server import looks_new
 from pcopy.fsio.source import status_of
@@ -71,7 +72,7 @@ def is_in_use(directory: bytes, name: bytes) -> bool:
     try:
         if look_for(descriptor, name) is None:
             return False
-        with held_open(os.open(name, _OPEN, dir_fd=descriptor)) as found:
+        with held_open(open_patiently(name, _OPEN, dir_fd=descriptor)) as found:
             fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -126,7 +127,7 @@ class ArchiveFile:
             is_left = look_for(self._directory, self._name) is not None
             try:
                 flags = _OPEN if is_left else _OPEN | os.O_CREAT | os.O_EXCL
-                self._descriptor = os.open(self._name, flags, 0o600, dir_fd=self._directory)
+                self._descriptor = open_patiently(self._name, flags, 0o600, dir_fd=self._directory)
             except (FileExistsError, FileNotFoundError):  # another process was quicker
                 continue
             except OSError as error:
@@ -153,7 +154,7 @@ class ArchiveFile:
         """For reading and writing; raises ``Problem``, also if another user's file has taken the name."""
         if self._descriptor < 0:
             with failing("open"):
-                opened = os.open(self._name, _OPEN, dir_fd=self._directory)
+                opened = open_patiently(self._name, _OPEN, dir_fd=self._directory)
             try:
                 if not _is_ours(self._directory, self._name, status_of(opened)):
                     raise Problem("open", errno.ESTALE, text="the archive that is being made was replaced meanwhile")

@@ -26,6 +26,7 @@ from pcopy.errors import Refused
 from pcopy.fsio.close import let_go, names_in
 from pcopy.fsio.durable import boot_id, replacing, sync_directory
 from pcopy.fsio.identity import mark_of
+from pcopy.fsio.patience import open_patiently
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
 from pcopy.fsio.syncer import sync_written, unsyncable
@@ -141,7 +142,7 @@ class PieceRecords:
         if self._file is None:
             with suppress(FileNotFoundError):
                 os.unlink(self._name, dir_fd=self._directory)
-            self._file = os.fdopen(os.open(self._name, NEW, 0o600, dir_fd=self._directory), "wb", buffering=0)
+            self._file = os.fdopen(open_patiently(self._name, NEW, 0o600, dir_fd=self._directory), "wb", buffering=0)
         end = self._file.tell()
         try:
             write_frame(self._file, marshal.dumps((self._as_recorded(), records)))
@@ -154,7 +155,7 @@ class PieceRecords:
     def _reserve(self) -> None:
         """Reserve room for records by a file without a name. Without it a full file system may take none."""
         with suppress(OSError):
-            self._room = os.open(b".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=self._directory)
+            self._room = open_patiently(b".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=self._directory)
             os.posix_fallocate(self._room, 0, _RESERVE)
 
     def _release(self) -> bool:

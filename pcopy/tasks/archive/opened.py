@@ -13,6 +13,7 @@ from pcopy.archive.reader import Read
 from pcopy.errors import Refused
 from pcopy.fsio.attributes import Attributes
 from pcopy.fsio.named_file import NotTrusted, open_to_read
+from pcopy.fsio.patience import open_patiently
 from pcopy.fsio.problem import Problem, changed, failing
 from pcopy.fsio.source import status_of
 from pcopy.tasks.archive.contents import ArchiveContents
@@ -116,7 +117,7 @@ def open_archive(path: bytes) -> int:
 
 def _open_contents(path: bytes) -> int:
     with failing("open", on_source=True):
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
+        return open_patiently(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
 
 
 class Ahead:

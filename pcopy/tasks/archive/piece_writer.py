@@ -14,6 +14,7 @@ from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.columns import Code, pack_names
 from pcopy.fsio.kernel.directory_batches import Members
 from pcopy.fsio.kernel.interface import SMALL_FILE
+from pcopy.fsio.patience import open_patiently
 from pcopy.fsio.problem import Problem, changed
 from pcopy.fsio.source import FLAGS, open_source
 from pcopy.named import NamedTuple
@@ -151,7 +152,7 @@ class PieceWriter:
         size, name = described.member.size, described.name
         self._enter(described)
         try:
-            descriptor = os.open(name, _QUICK, dir_fd=self._directory)
+            descriptor = open_patiently(name, _QUICK, dir_fd=self._directory)
         except OSError:
             descriptor = open_source(self._directory, name)
         try:

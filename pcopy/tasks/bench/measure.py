@@ -19,6 +19,7 @@ from pcopy.fsio.close import close_read, let_go
 from pcopy.fsio.kernel.batches import Call, List, Trial
 from pcopy.fsio.kernel.columns import Code, pack_names
 from pcopy.fsio.kernel.interface import waited
+from pcopy.fsio.patience import open_patiently
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.syncer import sync_written
 from pcopy.fsio.temporary import NEW, remove
@@ -244,10 +245,10 @@ class Bench:
             self._segmented = name if step.shared and self._rank.number == 0 else b""
             flags = NEW & ~os.O_EXCL if step.shared else NEW  # who comes first makes it
             with failing("create"):
-                self._file = os.open(name, flags | direct, 0o600, dir_fd=self._private)
+                self._file = open_patiently(name, flags | direct, 0o600, dir_fd=self._private)
             return
         with failing("open"):
-            self._file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | direct, dir_fd=self._private)
+            self._file = open_patiently(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | direct, dir_fd=self._private)
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def run(self, step: Step) -> Part:
@@ -262,7 +263,7 @@ class Bench:
     def _in_directory(self, step: Step, test: Test) -> Part:
         name = _directory_of(step, self._whose)
         with failing("open"):
-            self._directory = os.open(name, DIRECTORY, dir_fd=self._private)
+            self._directory = open_patiently(name, DIRECTORY, dir_fd=self._private)
         try:
             if test == Test.READDIR:
                 return (yield from self._list(step))

@@ -10,6 +10,7 @@ import errno
 import os
 
 from pcopy.fsio.close import held_open, let_go, names_in
+from pcopy.fsio.patience import open_patiently
 from pcopy.fsio.problem import Problem, failing
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -24,7 +25,7 @@ def _empty(directory: int) -> None:
         except FileNotFoundError:
             continue
         except IsADirectoryError:
-            with held_open(os.open(name, DIRECTORY, dir_fd=directory)) as below:
+            with held_open(open_patiently(name, DIRECTORY, dir_fd=directory)) as below:
                 _empty(below)
             os.rmdir(name, dir_fd=directory)
 
@@ -41,7 +42,7 @@ class Private:
             text = "the file system may refuse names with a leading dot" if error.errno == errno.EINVAL else ""
             raise Problem("mkdir", error.errno or errno.EIO, text=text) from error
         with failing("open"):
-            descriptor = os.open(name, DIRECTORY, dir_fd=root)
+            descriptor = open_patiently(name, DIRECTORY, dir_fd=root)
             if names_in(descriptor):
                 let_go(descriptor)
                 raise Problem("open", errno.ESTALE, text=_REPLACED)
@@ -81,7 +82,7 @@ class Private:
 def open_private(root: int, name: bytes, inode: int) -> int:
     """What rank 0 has made, by its ``inode``; raises ``Problem``."""
     with failing("open"):
-        descriptor = os.open(name, DIRECTORY, dir_fd=root)
+        descriptor = open_patiently(name, DIRECTORY, dir_fd=root)
         if os.fstat(descriptor).st_ino != inode:
             let_go(descriptor)
             raise Problem("open", errno.ESTALE, text=_REPLACED)

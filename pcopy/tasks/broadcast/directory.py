@@ -15,6 +15,7 @@ from contextlib import suppress
 
 from pcopy.beside import done_beside
 from pcopy.fsio.close import let_go
+from pcopy.fsio.patience import open_patiently
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.temporary import create, remove
 from pcopy.fsio.ways import is_ordinary
@@ -55,7 +56,7 @@ class HostDirectory:
         self.path = path
         try:
             with failing("open"):
-                self.descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                self.descriptor = open_patiently(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             if shows and self.is_written and self._rank.size > 1:
                 let_go(create(self.descriptor, self.probe_of(self._rank.number)))
                 self._probe = self.probe_of(self._rank.number)

@@ -16,6 +16,7 @@ from contextlib import ExitStack, suppress
 from pcopy.fsio.close import held_open
 from pcopy.fsio.directories import count_entries, list_names
 from pcopy.fsio.existing import alike
+from pcopy.fsio.patience import open_patiently
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import source_status
 from pcopy.fsio.temporary import PREFIX, is_undressed
@@ -93,7 +94,7 @@ def _lacks(rank: Rank, place: Place, source: int, target: int, name: bytes) -> b
     try:
         with failing("open"), ExitStack() as stack:
             there, here = (
-                stack.enter_context(held_open(os.open(name, _ENTERED, dir_fd=at))) for at in (source, target)
+                stack.enter_context(held_open(open_patiently(name, _ENTERED, dir_fd=at))) for at in (source, target)
             )
             if os.fstat(there).st_dev != os.fstat(source).st_dev:
                 return False  # what is mounted may be left out

@@ -23,6 +23,7 @@ from contextlib import suppress
 from pcopy import libc
 from pcopy.fsio.attributes import apply_attributes, read_attributes
 from pcopy.fsio.close import held_open, let_go
+from pcopy.fsio.patience import open_patiently
 from pcopy.fsio.problem import LINK_REFUSALS, Problem, failing
 from pcopy.fsio.source import status_of
 from pcopy.tasks.base.rank import Rank
@@ -150,7 +151,7 @@ class Backup:
             numbered = _with_number(name, _free_number(around, name, self._is_private))
             is_new = _make(around, numbered)
             with failing("open"):
-                descriptor = os.open(numbered, _FLAGS, dir_fd=around)
+                descriptor = open_patiently(numbered, _FLAGS, dir_fd=around)
             status = os.fstat(descriptor)
             if is_new and status.st_mode & _OTHERS:
                 self._has_modes = False
@@ -167,7 +168,7 @@ class Backup:
     def _top(self) -> int:
         """From the root on, without following links: the path had none when the job began. Raises ``Problem``."""
         with failing("open"):
-            around = os.open(b"/", _ON_THE_WAY)
+            around = open_patiently(b"/", _ON_THE_WAY)
         *above, last = filter(None, self._rank.options.backup.split(b"/"))
         try:
             for name in above:
@@ -258,9 +259,9 @@ def _made(around: int, name: bytes, flags: int = _FLAGS) -> int:
     """A directory of an open one, open; it is made if it is not there. Raises ``Problem``."""
     with failing("open"):
         try:
-            return os.open(name, flags, dir_fd=around)
+            return open_patiently(name, flags, dir_fd=around)
         except FileNotFoundError:
             pass
     _make(around, name)
     with failing("open"):
-        return os.open(name, flags, dir_fd=around)
+        return open_patiently(name, flags, dir_fd=around)

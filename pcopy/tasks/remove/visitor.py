@@ -16,6 +16,7 @@ from pcopy.fsio.kernel.batches import Listed, Remove, Removed
 from pcopy.fsio.kernel.columns import INODE, Code, Rows, Verdicts, pack_names, unpack_names
 from pcopy.fsio.kernel.item_rows import Removing
 from pcopy.fsio.mounted import mount_number
+from pcopy.fsio.patience import open_patiently
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE, type_of
 from pcopy.tasks.base import counts
@@ -149,7 +150,7 @@ class RemoveVisitor:
     def _is_mount(self, name: bytes) -> bool:
         """Is something mounted at a file?"""
         flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-        with suppress(OSError), held_open(os.open(name, flags, dir_fd=self._directory)) as there:
+        with suppress(OSError), held_open(open_patiently(name, flags, dir_fd=self._directory)) as there:
             return mount_number(there) != mount_number(self._directory)
         return False
 

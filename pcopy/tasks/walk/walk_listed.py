@@ -16,6 +16,7 @@ from typing import cast
 from pcopy.errors import Refused
 from pcopy.fsio.close import let_go
 from pcopy.fsio.kernel.columns import COLUMNS, FIRST, KINDS, LAST, Rows
+from pcopy.fsio.patience import open_patiently
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Kind, Steps
@@ -69,7 +70,7 @@ class WalkPaths(Kind, code=107, doing="looking at what is listed", is_note=False
         telling = finder.telling
         here = -1
         if finder.opens_items:
-            here = os.open(self.directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            here = open_patiently(self.directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             finder.tell_all(result, Items(here, b"", names, kinds, Rows.of(statuses, finder.mask)), telling)
         finally:
