@@ -184,7 +184,8 @@ static void op_opendir(fuse_req_t req, fuse_ino_t id, struct fuse_file_info *fil
         return;
     HOLD(directory, id);
     struct listing *listing = calloc(1, sizeof *listing);
-    int fd = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC | (file->flags & O_NOATIME));
+    int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC | (file->flags & O_NOATIME);
+    int fd = is_stale() ? (errno = ESTALE, -1) : openat(directory, ".", flags);
     if (listing && fd >= 0)
         listing->stream = fdopendir(fd);
     if (!listing || !listing->stream) {

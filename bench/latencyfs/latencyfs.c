@@ -31,7 +31,7 @@
  *   sequential              a file is written once, from its begin to its end (EOPNOTSUPP)
  *   short_reads             a read returns half of the bytes that it could
  *   silent                  nothing is answered any more, until the process gets SIGUSR1
- *   stale=N                 each N-th open fails with ESTALE
+ *   stale=N                 each N-th open, of files and directories, fails with ESTALE
  *   twice                   listings have each name twice
  *   unknown=PREFIX          no extended attribute whose name begins so can be set (EOPNOTSUPP)
  *

@@ -20,7 +20,7 @@ from pcopy.fsio.close import entries_of, held_open, let_go
 from pcopy.fsio.identity import FUSE, OVERLAY, Identity, Likeness, lies_on, mark_of
 from pcopy.fsio.mounted import Mounted, MountRoot, mount_number
 from pcopy.fsio.mounts import Followed, Mounts
-from pcopy.fsio.patience import INTERRUPTED, PASSING, patiently
+from pcopy.fsio.patience import PASSING, STALE, patiently
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import open_to_read, status_of
 
@@ -289,7 +289,7 @@ class Directories:
             return os.dup(base)  # it may be read and not be searched: its names are all that can be had of it
 
     def _enter_patiently(self, at: int, name: bytes) -> int:
-        return patiently(lambda: self._enter(at, name), PASSING if self._on_source else INTERRUPTED)
+        return patiently(lambda: self._enter(at, name), PASSING if self._on_source else STALE)
 
     def _enter(self, at: int, name: bytes) -> int:
         extra = os.O_NOATIME if self.keeps_atime else 0

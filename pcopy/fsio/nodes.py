@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from pcopy.fsio.attributes import Attributes, Handle, read_attributes
 from pcopy.fsio.close import held_open, let_go
-from pcopy.fsio.patience import INTERRUPTED, PASSING, open_patiently, patiently
+from pcopy.fsio.patience import PASSING, STALE, open_patiently, patiently
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.problem import REPLACED, Problem, changed, failing
 from pcopy.fsio.source import status_of
@@ -56,7 +56,7 @@ def open_node(directory: int, name: bytes, *, on_source: bool, follow: bool = Fa
     """An O_PATH descriptor of ``name`` itself, or with ``follow`` of what it leads to; raises ``Problem``."""
     try:
         flags = os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
-        return open_patiently(name, flags, dir_fd=directory, passing=PASSING if on_source else INTERRUPTED)
+        return open_patiently(name, flags, dir_fd=directory, passing=PASSING if on_source else STALE)
     except OSError as error:
         gone = on_source and error.errno in (errno.ENOENT, errno.ESTALE)
         raise Problem("open", error.errno or errno.EIO, on_source=on_source, changed=gone) from error

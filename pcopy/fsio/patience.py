@@ -21,6 +21,9 @@ INTERRUPTED = (errno.EINTR, errno.EAGAIN, *NO_DESCRIPTORS)
 
 PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, *INTERRUPTED)
 
+STALE = (errno.ESTALE, *INTERRUPTED)
+"""Nothing was opened: a server has forgotten what the name led to, and expects that it is looked up once more."""
+
 PAUSES = (0.02, 0.1, 0.5)
 """Seconds before the second, third and fourth try."""
 
@@ -71,9 +74,14 @@ def patiently(call: Callable[[], Result], passing: Sequence[int] = PASSING) -> R
 
 
 def open_patiently(
-    name: str | bytes, flags: int, mode: int = 0o777, *, dir_fd: int | None = None, passing: Sequence[int] = INTERRUPTED
+    name: str | bytes, flags: int, mode: int = 0o777, *, dir_fd: int | None = None, passing: Sequence[int] = STALE
 ) -> int:
-    """As ``os.open``, tried again after errors that are ``passing``, each time with the same arguments."""
+    """As ``os.open``, tried again after errors that are ``passing``, each time with the same arguments.
+
+    What may make a file is not tried again after ESTALE: the file may have been made.
+    """
+    if flags & os.O_CREAT:
+        passing = INTERRUPTED
     return patiently(lambda: os.open(name, flags, mode, dir_fd=dir_fd), passing)
 
 

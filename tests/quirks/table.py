@@ -126,7 +126,7 @@ SHOWN = (
         | _each(READ, Expected((1,), (), frozenset({"size", "content"})))
         | _each(WRITTEN, RIGHT),
     ),
-    _row("stale=30", _each((*READ, *WRITTEN, "prm", "pchmod", "pwalk", "pbcast", "pverify", "ptar -c to"), RIGHT)
+    _row("stale=5", _each((*READ, *WRITTEN, "prm", "pchmod", "pwalk", "pbcast", "pverify", "ptar -c to"), RIGHT)
          | {"pdbench": _may_fail("ESTALE", ignored=frozenset({"extra"}))}),
 )  # fmt: skip
 
