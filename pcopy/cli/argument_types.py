@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pcopy.fsio.preserve import CAP_CHOWN, capable
+from pcopy.fsio.preserve import CAP_CHOWN, are_mapped, capable
 from pcopy.text import shown
 from pcopy.units import parse_size
 
@@ -26,6 +26,8 @@ _LEVELS = range(1, 23)
 """Of zstd (``zstd --help``: 1 to 19, and with ``--ultra`` up to 22)."""
 _AS_IT_IS = -1
 """What chown(2) takes for an owner or a group that stays."""
+_FAKEROOT = "FAKEROOTKEY"
+"""What fakeroot(1) sets in the environment."""
 
 
 def parse_owner(text: str) -> tuple[int, int]:
@@ -46,7 +48,23 @@ def parse_owner(text: str) -> tuple[int, int]:
             raise ValueError("only root may give files to another user")
         if gid not in (_AS_IT_IS, os.getegid(), *os.getgroups()):
             raise ValueError("only root may give files to a group that he is not in")
+    _refuse_unmapped(uid, gid)
     return uid, gid
+
+
+def _refuse_unmapped(uid: int, gid: int) -> None:
+    """Raise ``ValueError`` for an id that the user namespace lacks, to which chown(2) would refuse each item."""
+    if _FAKEROOT in os.environ or (not os.geteuid() and not capable(CAP_CHOWN)):
+        return  # a fakeroot may record any owner
+    for kind, word, number, is_there in (
+        ("user", "uid", uid, are_mapped(uid, -1)),
+        ("group", "gid", gid, are_mapped(-1, gid)),
+    ):
+        if not is_there:
+            raise ValueError(
+                f"the user namespace does not map {kind} {number}; name one that /proc/self/{word}_map has, "
+                "or start it outside of the namespace"
+            )
 
 
 def _number_of(look_up: Callable[[], int], text: str, kind: str) -> int:

@@ -17,7 +17,7 @@ import pytest
 
 from pcopy.jobs import lifecycle
 from tests.support.attributes import ACCESS_ACL, acl
-from tests.support.command import Completed, pcopy, show
+from tests.support.command import Argument, Completed, pcopy, show
 from tests.support.files import write
 from tests.support.oracle import differences
 from tests.support.quirks import quirky
@@ -301,3 +301,39 @@ def test_owner_is_given_below_fakeroot(area: Path, kernel: str) -> None:
     asked = ["fakeroot", "-i", str(area / "owners"), "stat", "-c", "%u:%g", *paths]
     owners = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split()
     assert set(owners) == {"1234:77"}
+
+
+UNMAPPED = {
+    "pcopy": (["--chown", "5"], "user 5", "uid_map"),
+    "psync": (["--chown", "0:7"], "group 7", "gid_map"),
+    "pchmod": (["--owner", "5:7"], "user 5", "uid_map"),
+    "pchmod, group": (["--group", "7"], "group 7", "gid_map"),
+}
+
+
+@pytest.mark.parametrize("which", UNMAPPED)
+def test_owner_that_a_user_namespace_lacks_is_refused_at_the_start(area: Path, which: str) -> None:
+    require_root("give files to others")
+    tree(area / "source")
+    words, named, file = UNMAPPED[which]
+    program = which.partition(",")[0]
+    paths: list[Argument] = [area / "source"] if program == "pchmod" else [f"{area}/source/", area / "copy"]
+    before = {path: os.lstat(path).st_ctime_ns for path in (area / "source").rglob("*")}
+    run = pcopy(*words, *paths, program=program, ranks=1, wrap=IN_NAMESPACE)
+    assert run.returncode == 2, show(run)
+    assert run.stderr.count(b"\n") == 1, show(run)
+    assert f"the user namespace does not map {named}; name one that /proc/self/{file} has".encode() in run.stderr
+    assert not (area / "copy").exists()
+    assert before == {path: os.lstat(path).st_ctime_ns for path in (area / "source").rglob("*")}
+
+
+@pytest.mark.parametrize("wrap", [(), ("fakeroot",)], ids=["mapped", "fakeroot"])
+def test_owner_that_can_be_given_in_a_user_namespace_is_taken(area: Path, wrap: tuple[str, ...]) -> None:
+    require_root("use a user namespace as root")
+    if wrap and shutil.which("fakeroot") is None:
+        pytest.skip("there is no fakeroot here")
+    tree(area / "source")
+    owner = "5:7" if wrap else "0:0"
+    words = ("--json", "--chown", owner, f"{area}/source/", area / "copy")
+    run = pcopy(*words, ranks=1, wrap=(*IN_NAMESPACE, *wrap))
+    assert (run.returncode, totals(run)["failed"]) == (0, 0), show(run)
