@@ -297,7 +297,10 @@ class CopyPreparation(Preparation):
         is_done = ended.status == OK or lacks_only_deletion(self.job, ended.totals)
         goes_on = not is_done and self.kept is not None and self.kept.is_stored
         job = self.job.name if goes_on else None
-        self.values = summary_of(ended, seconds, ranks, signature=self._signature, job=job, before=before)
+        in_order, signature = self.job.options.sequential, self._signature
+        self.values = summary_of(
+            ended, seconds, ranks, signature=signature, job=job, before=before, sequential=in_order
+        )
         self.values |= filter_values(self.telling.filters)
         if self.telling.json:
             print(json.dumps(self.values), flush=True)

@@ -114,7 +114,8 @@ class DryRunPreparation(CopyPreparation):
             self._tell(told(ended.halted))
         for remark in self._remarks:
             self._tell(remark)
-        self.values = summary_of(ended, seconds, ranks) | {"bytes_per_second": 0} | self._values()
+        self.values = summary_of(ended, seconds, ranks, sequential=self.job.options.sequential)
+        self.values |= {"bytes_per_second": 0} | self._values()
         self.values |= filter_values(self.telling.filters)
         if self.telling.json:
             print(json.dumps(self.values), flush=True)

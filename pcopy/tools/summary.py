@@ -139,17 +139,19 @@ def summary_of(
     signature: str | None = None,
     job: str | None = None,
     before: int | None = None,
+    sequential: bool = False,
 ) -> dict[str, object]:
     """The summary for programs; sizes in bytes, ``bytes_per_second`` a whole number.
 
-    ``before`` as for ``summary_lines``.
+    ``before`` as for ``summary_lines``; ``sequential`` as in ``Options``.
     """
     totals = ended.totals
     values = summary_values(totals, _COUNTED, seconds, ranks, ended.status)
     values |= {"verified": totals.verified, "verified_bytes": totals.confirmed_bytes}
     values["layouts"] = [{"layout": text, "files": files} for text, files in ended.layouts]
     rate = round(_rate(_copied_now(totals, before), seconds))
-    return {**values, "bytes_per_second": rate, "signature": signature, "job": job}
+    values |= {"bytes_per_second": rate, "sequential": sequential}
+    return {**values, "signature": signature, "job": job}
 
 
 def summary_values(

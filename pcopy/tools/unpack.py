@@ -14,6 +14,7 @@ from pcopy.fsio.problem import Problem
 from pcopy.fsio.ways import keeps_times
 from pcopy.jobs.meant import meant
 from pcopy.jobs.path_read import unlookable
+from pcopy.launch.tool import Ended
 from pcopy.report.streams import tell
 from pcopy.tasks.archive.contents import ArchiveContents, OneStream
 from pcopy.tasks.archive.finish_members import SealMembers
@@ -148,6 +149,9 @@ class UnpackPreparation(OfArchive):
         self.remarks.append(f"{shown(self.arguments.archive)}: {lacking}")
         self.incomplete = "the archive does not hold all that was asked for"
         return INCOMPLETE
+
+    def summary(self, ended: Ended, seconds: float, ranks: int) -> dict[str, object]:
+        return {**super().summary(ended, seconds, ranks), "sequential": self.job.options.sequential}
 
     def tell_how_to_go_on(self) -> None:
         tell("ptar", "the same command unpacks all once more")

@@ -74,7 +74,7 @@ def test_summary_for_programs() -> None:
         "layouts": [{"layout": "8 stripes", "files": 7}],
         "warnings": 1, "verified": 9, "verified_bytes": 5 << 20,
         "seconds": 12.0, "bytes_per_second": round((3 << 30) / 12.00049), "ranks": 4, "signature": None,
-        "job": None, "exit_status": 1, "mended": 0, "excluded": 0,
+        "job": None, "sequential": False, "exit_status": 1, "mended": 0, "excluded": 0,
     }  # fmt: skip
     assert summary_of(Ended(0, Totals(), None), 0.0, 1)["bytes_per_second"] == 0
 

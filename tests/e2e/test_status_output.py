@@ -15,7 +15,7 @@ from tests.support.walk import walk
 
 KEYS = (
     "files", "directories", "symlinks", "special", "hardlinks", "bytes", "skipped", "deleted", "failed", "changed",
-    "vanished", "excused", "warnings", "seconds", "bytes_per_second", "ranks", "signature", "job", "exit_status",
+    "vanished", "excused", "warnings", "seconds", "bytes_per_second", "sequential", "ranks", "signature", "job", "exit_status",
     "found", "copied",
 )  # fmt: skip
 

@@ -5,6 +5,7 @@ Each program leaves a right result there, or refuses in one line; nothing of pco
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -126,6 +127,37 @@ def test_files_are_compressed_and_decompressed_there(area: Path, source: Path) -
         compared = subprocess.run(["diff", "-r", source, backing / "copy"], check=False, capture_output=True)
         assert not compared.stdout
         assert not left_over(backing)
+
+
+@pytest.mark.parametrize(
+    ("program", "way"),
+    [
+        *(
+            (program, way)
+            for program in ("pcopy", "psync", "pcopy --dry-run")
+            for way in ("asked for", "needed", "none")
+        ),
+        ("ptar", "needed"),
+        ("ptar", "none"),
+    ],
+)
+def test_the_summary_for_programs_states_how_files_were_written(
+    area: Path, source: Path, program: str, way: str
+) -> None:
+    """``--dry-run`` does not examine the destination, so that it knows only of the option."""
+    name, _, option = program.partition(" ")
+    backing = area / "backing"
+    backing.mkdir()
+    (backing / "copy").mkdir()
+    words: list[Argument] = ["--json", *filter(None, [option]), f"{source}/"]
+    words += ["--inplace=sequential"] if way == "asked for" else []
+    if name == "ptar":
+        subprocess.run(["tar", "-C", source, "-cf", area / "a.tar", "."], check=True)
+        words = ["--json", "-x", "-f", area / "a.tar", "-C"]
+    with quirky(backing, *(["rename=ENOSYS"] if way == "needed" else [])) as mounted:
+        done = run(*words, mounted / "copy", program=name, ranks=2)
+    assert done.returncode == 0, show(done)
+    assert json.loads(done.stdout)["sequential"] == (way == "asked for" or (way == "needed" and not option)), show(done)
 
 
 REFUSED = {
