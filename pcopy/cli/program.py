@@ -210,6 +210,13 @@ class Program(ABC):
                 message = message.removeprefix("argument ").replace("ignored explicit argument", "takes no value:")
                 raise Refused(f"{harmless(with_nearest(message))}; see {name} --help")
 
+        class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+            def _format_action_invocation(self, action: argparse.Action) -> str:
+                from pcopy.cli.config_keys import may_be_flag  # only a help needs it
+
+                text = super()._format_action_invocation(action)
+                return text.replace(" [", "[=") if may_be_flag(action) else text
+
         parser = Parser(
             prog=name,
             usage=self.usage,
@@ -217,7 +224,7 @@ class Program(ABC):
             epilog=self.examples,
             allow_abbrev=False,
             add_help=False,
-            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=27, width=78),
+            formatter_class=lambda prog: HelpFormatter(prog, max_help_position=27, width=78),
         )
         self.add_options(parser)
         return parser

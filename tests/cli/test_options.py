@@ -89,6 +89,18 @@ def test_habits_of_cp_and_rsync_are_told_what_they_mean_here() -> None:
             assert named in help_text, option
 
 
+def test_help_shows_how_a_value_that_may_be_left_out_is_written() -> None:
+    """With ``=`` alone, or as the next word, too."""
+    help_text = early_answer(["--help"])
+    assert help_text is not None
+    shown = re.findall(r"^  (--[a-z]+ ?\[[^]]*\])", help_text, re.MULTILINE)
+    assert shown == ["--inplace[=HOW]", "--resume [JOB|DIR]", "--discard [JOB ...]", "--progress [HOW]"]
+    apart, joined = parse(["--inplace", "sequential", "a", "b"]), parse(["--inplace=sequential", "a", "b"])
+    assert (apart.sources, apart.options.sequential) == ((b"sequential", b"a"), False)
+    assert (joined.sources, joined.options.sequential) == ((b"a",), True)
+    assert parse(["--progress", "json", "a", "b"]) == parse(["--progress=json", "a", "b"])
+
+
 def test_help_beside_paths_ends_with_no_status_0() -> None:
     """rsync's users write -avh, for sizes in units: nothing would be copied, and all be well."""
     for argv in (["-avh", "a", "b"], ["a", "b", "-h"], ["-h", "a"]):
