@@ -15,7 +15,7 @@ from pcopy.tools.arguments import ArchiveArguments
 from pcopy.tools.director import JobDirector
 from pcopy.tools.ending import LinesOfItems, SummedPreparation, told_beside_lines
 from pcopy.tools.space import free_on
-from pcopy.tools.summary import summary_values, sums_lines
+from pcopy.tools.summary import remarks_lines, summary_values, sums_lines
 from pcopy.units import show_seconds, show_size
 
 _COUNTED = (
@@ -73,6 +73,7 @@ class OfArchive(SummedPreparation):
             yield from self._room(totals)
             yield f"nothing was changed (--dry-run): {show_seconds(seconds)} with {ways}"
             return
+        yield from remarks_lines(totals)
         rate = totals.bytes / seconds if seconds > 0 else 0.0
         yield f"{show_size(totals.bytes)} in {show_seconds(seconds)}: {show_size(rate)}/s with {ways}"
 

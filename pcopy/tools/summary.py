@@ -79,13 +79,7 @@ def summary_lines(
         "skipped", [show_size(totals.skipped_bytes), f"{totals.excluded:,} excluded by filters ({origins_of(filters)})"]
     )
     lines += _listed("failed", [f"{totals.changed:,} changed meanwhile", f"{totals.vanished:,} vanished"])
-    remarks = [
-        f"{totals.deleted:,} deleted",
-        f"{totals.mended:,} mended (metadata alone)",
-        f"{totals.excused:,} excused (owner, group or attributes that cannot be set)",
-        counted(totals.warnings, "warning", "warnings"),
-    ]
-    lines += _listed("besides", remarks)
+    lines += remarks_lines(totals)
     copied = _copied_now(totals, before)
     lines.append(
         f"{show_size(copied)}{'' if before is None else ' by this run'} in {show_seconds(seconds)}: "
@@ -118,6 +112,17 @@ def sums_lines(totals: Totals, done: str, left: str, *, sizes: bool = True) -> l
         counted(totals.special, "special file", "special files"),
     ]
     return [f"{totals.found:,} found = {' + '.join(sums)}", *_listed(done, kinds)]
+
+
+def remarks_lines(totals: Totals) -> list[str]:
+    """Return the line of other counts, such as excused items and warnings, if any is not 0."""
+    remarks = [
+        f"{totals.deleted:,} deleted",
+        f"{totals.mended:,} mended (metadata alone)",
+        f"{totals.excused:,} excused (owner, group or attributes that cannot be set)",
+        counted(totals.warnings, "warning", "warnings"),
+    ]
+    return _listed("besides", remarks)
 
 
 def origins_of(filters: Sequence[str]) -> str:

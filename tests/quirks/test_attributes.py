@@ -233,6 +233,21 @@ def test_times_of_links_that_cannot_be_set_are_one_warning(area: Path, kernel: s
 
 
 @KERNELS
+@pytest.mark.parametrize("program", ["pcopy", "psync", "ptar"])
+def test_summary_counts_excused_items_and_warnings(area: Path, program: str, kernel: str) -> None:
+    (area / "source").mkdir()
+    for name in ("one", "two", "three"):
+        os.symlink("nowhere", area / "source" / name)
+    (area / "backing/copy").mkdir(parents=True)
+    subprocess.run(["tar", "-cf", area / "archive.tar", "-C", area / "source", "one", "two", "three"], check=True)
+    with quirky(area / "backing", "utimens=EOPNOTSUPP") as mounted:
+        words = ["-x", "-f", area / "archive.tar", "-C"] if program == "ptar" else ["-T", f"{area}/source/"]
+        run = with_kernel(kernel)(*words, mounted / "copy", program=program)
+    remark = b"  besides: 3 excused (owner, group or attributes that cannot be set), 1 warning"
+    assert remark in run.stdout.splitlines(), show(run)
+
+
+@KERNELS
 @pytest.mark.parametrize("program", ["psync", "pcopy"])
 def test_second_run_changes_no_ctime_of_files(area: Path, program: str, kernel: str) -> None:
     """FUSE has no files without a name, as NFS and CIFS have none."""
