@@ -46,6 +46,31 @@ def totals(run: Completed) -> dict[str, int]:
     return dict(json.loads(run.stdout))
 
 
+def test_members_below_a_directory_that_cannot_be_made_do_not_stop_the_job(area: Path) -> None:
+    """Only its own failure counts as one for want of room; each member that lies in it has failed."""
+    source, below = area / "source", area / "below"
+    below.mkdir()
+    (source / "top/deep").mkdir(parents=True)
+    for number in range(600):
+        (source / f"top/{number:03}").write_bytes(b"some")
+        (source / f"top/deep/{number:03}").write_bytes(b"some")
+    names = ["zzz", *(f"zz{number}" for number in range(5))]
+    for name in names:
+        (source / name).write_bytes(b"is unpacked")
+    subprocess.run(["tar", "-C", source, "-cf", area / "archive.tar", "top", *names], check=True)
+    with quirky(below, "mkdir=ENOSPC") as mounted:
+        words: list[Argument] = ["--json", "--errors", area / "errors", "-x", "-f", area / "archive.tar"]
+        run = pcopy(*words, "-C", mounted, program="ptar", ranks=2)
+    assert (run.returncode, totals(run)["files"], totals(run)["failed"]) == (1, len(names), 1202), show(run)
+    assert sorted(os.listdir(below)) == sorted(names)
+    failures = list(map(json.loads, (area / "errors").read_text().splitlines()))
+    assert len(failures) == 1202
+    of_room = {failure["path"] for failure in failures if "the file system has room" in failure["message"]}
+    assert of_room == {f"{mounted}/top"}
+    others = {(each["operation"], each["message"]) for each in failures if each["path"] not in of_room}
+    assert others == {("open", "No space left on device: the directory top could not be made")}
+
+
 PROGRAMS: dict[str, list[Argument]] = {"pcopy": ["-T"], "psync": [], "ptar": ["-x"]}
 
 

@@ -129,7 +129,7 @@ class ExtractMembers(Kind, code=146, doing="unpacking", is_note=False):
             inherits = bool(path) and may_inherit_acl(directory, status.st_uid)
             rank.learn_times(directory, status.st_dev, result.notices)
         except Problem as problem:
-            _not_opened(result, _left(path, members, plain), problem)
+            _not_opened(rank, result, _left(path, members, plain), problem)
             return
         if is_told:
             result.count(counts.DIRECTORIES)
@@ -176,7 +176,7 @@ def _left(path: bytes, members: Sequence[ToUnpack], plain: PlainRows) -> Extract
     return ExtractMembers(values, 0, path, pack_names(plain.names), plain.packed)
 
 
-def _not_opened(result: Result, task: ExtractMembers, problem: Problem) -> None:
+def _not_opened(rank: Rank, result: Result, task: ExtractMembers, problem: Problem) -> None:
     """The directory of what the task unpacks, which may be there when all directories are that a member tells of."""
     members = list(map(ToUnpack.unpacked, marshal.loads(task.values)))
     plain = PlainRows(unpack_names(task.names, len(task.plain)), task.plain)
@@ -184,8 +184,24 @@ def _not_opened(result: Result, task: ExtractMembers, problem: Problem) -> None:
         result.count(counts.FOR_LINK)
         result.spawn(task, (len(members) + len(plain)) * CALL_COST, phase=UNPACK_AGAIN)
         return
+    of_members = _of_what_lies_in(problem, task.path)
+    if of_members is not problem and not (members and not members[0].name):  # perhaps no member is this directory
+        parent, _, name = task.path.rpartition(b"/")
+        rank.failed(problem, place_of(parent), name)
     for each in [*members, *plain.members(task.path)]:
-        result.fail(place_of(each.path), each.name, problem, each.member.size, retry=Tried.NEVER)
+        why = of_members if each.name else problem
+        result.fail(place_of(each.path), each.name, why, each.member.size, retry=Tried.NEVER)
+
+
+def _of_what_lies_in(problem: Problem, path: bytes) -> Problem:
+    """Return the ``Problem`` of what is to be unpacked into the directory ``path``, which could not be made.
+
+    Its operation is none that a full file system refuses: the members do not count towards the end of the job.
+    """
+    if problem.operation != "mkdir":
+        return problem
+    text = f"the directory {shown(path)} could not be made"
+    return Problem("open", problem.errno or errno.EIO, text=text)
 
 
 def _allowed(rivals: Rivals, members: Iterable[ToUnpack], result: Result) -> Iterator[ToUnpack]:
@@ -212,7 +228,13 @@ def open_or_make(rank: Rank, result: Result, path: bytes, *, replaces: bool = Fa
     for name in path.split(b"/"):
         at = at + b"/" + name if at else name
         directory = _opened(rank, at)
-        around = directory if directory >= 0 else _made(rank, result, around, at, replaces=replaces and at == path)
+        if directory >= 0:
+            around = directory
+            continue
+        try:
+            around = _made(rank, result, around, at, replaces=replaces and at == path)
+        except Problem as problem:
+            raise problem if at == path else _of_what_lies_in(problem, at) from None
     return around
 
 
