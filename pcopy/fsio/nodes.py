@@ -16,9 +16,9 @@ from typing import TypeVar
 
 from pcopy.fsio.attributes import Attributes, Handle, read_attributes
 from pcopy.fsio.close import held_open, let_go
-from pcopy.fsio.patience import PASSING, STALE, open_patiently, patiently
+from pcopy.fsio.patience import NO_DESCRIPTORS, PASSING, STALE, open_patiently, patiently
 from pcopy.fsio.preserve import Preserve
-from pcopy.fsio.problem import REPLACED, Problem, changed, failing
+from pcopy.fsio.problem import REPLACED, MetadataProblem, Problem, changed, failing
 from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import PREFIX
 from pcopy.named import NamedTuple
@@ -79,7 +79,8 @@ def read_node(directory: int, name: bytes, inode: int, preserve: Preserve, *, fo
 def make_node(directory: int, name: bytes, node: Node) -> tuple[int, os.stat_result]:
     """Makes ``name``, which must be free (else ``Problem`` with EEXIST), of the kind of ``node``, for its owner only.
 
-    Returns an O_PATH descriptor of what was made, and its status; raises ``Problem``.
+    Returns an O_PATH descriptor of what was made, and its status; raises ``Problem``, and ``MetadataProblem`` where the
+    node was made and cannot be opened.
     """
     mode = node.status.st_mode
     operation = "symlink" if stat.S_ISLNK(mode) else "mknod"
@@ -89,7 +90,12 @@ def make_node(directory: int, name: bytes, node: Node) -> tuple[int, os.stat_res
         else:
             device = node.status.st_rdev if stat.S_ISBLK(mode) or stat.S_ISCHR(mode) else 0
             os.mknod(name, stat.S_IFMT(mode) | 0o600, device, dir_fd=directory)
-    made = open_node(directory, name, on_source=False)
+    try:
+        made = open_node(directory, name, on_source=False)
+    except Problem as problem:
+        if problem.errno in NO_DESCRIPTORS:  # a second attempt at the item would meet the node of this one
+            raise MetadataProblem(problem.operation, problem.errno) from problem
+        raise
     try:
         new = status_of(made)
         if not _is_new(new, node.status, directory):

@@ -15,8 +15,8 @@ from tests.support.walk import walk
 
 KEYS = (
     "files", "directories", "symlinks", "special", "hardlinks", "bytes", "skipped", "deleted", "failed", "changed",
-    "vanished", "excused", "warnings", "seconds", "bytes_per_second", "sequential", "ranks", "signature", "job", "exit_status",
-    "found", "copied",
+    "vanished", "excused", "warnings", "seconds", "bytes_per_second", "sequential", "ranks", "signature", "job",
+    "exit_status", "found", "copied",
 )  # fmt: skip
 
 

@@ -141,13 +141,17 @@ class Case:
 
     def _check(self, line: dict[str, Any]) -> None:
         """Path, operation and errno are those of the fault."""
-        operation = self._row.operation
+        operation, side = self._row.operation, self._row.side
         if (operation, self._row.at, self._error) == ("open", "temporary", "ENOENT"):
             operation = "create"  # one that has gone is made anew, which fails likewise here
+        if self._error == "EMFILE" and (operation, self._row.at) == ("create", "name"):
+            operation, side = "open", "source"  # the item is tried again, and its source has the same name
+        if self._error == "EMFILE" and (operation, self._row.at) == ("open", "temporary"):
+            operation = "create"  # likewise; its temporary file is made anew
         assert line["operation"] == operation, line
         assert line["errno"] == getattr(errno, self._error), line
         path = os.path.normpath(base64.b64decode(line["path_b64"]))
-        root = self._source if self._row.side == "source" else self._target
+        root = self._source if side == "source" else self._target
         if self._row.operation == "syncfs":
             assert path == os.fsencode(root), line
         else:

@@ -19,7 +19,7 @@ def is_tried_again(problem: Problem, attempt: int) -> bool:
     """Is an item that has met ``problem`` in this attempt (counted from 0) looked at once more?"""
     passes = problem.errno in INTERRUPTED and not isinstance(problem, MetadataProblem)  # else it is there
     if problem.errno in NO_DESCRIPTORS:
-        passes = problem.operation in _OPENING
+        passes = passes and problem.operation in _OPENING
     return (problem.again or passes) and attempt + 1 < ATTEMPTS
 
 
