@@ -163,9 +163,7 @@ class Driver:
         self._flush()
         self._receive(0.0 if self._busy() else min(max(0.0, node.wake_at() - self._clock()), LONGEST_SLEEP))
         now = self._clock()
-        reason = self._stop_reason()  # asked when the job is to stop already, too: that shows that this rank gets on
-        if node.halted is None and reason is not None:
-            node.halt(reason, now)
+        self._halt_if_wished(now)  # also when the job is to stop already: that shows that this rank gets on
         if node.halted is not None:
             self._end_early(now)
         if self._suspended:
@@ -233,9 +231,17 @@ class Driver:
                 continue
             ready.popleft()
             now = clock()
+            is_wished = self._halt_if_wished(now)  # ahead of the end of the task, with which the last phase may end
             node.finished(task, outcome, now)
-            if now >= deadline or self._stop_reason() is not None:
+            if now >= deadline or is_wished:
                 return
+
+    def _halt_if_wished(self, now: float) -> bool:
+        """Halt the node if there is a reason to stop the job; return True if there is one."""
+        reason = self._stop_reason()
+        if reason is not None and self._node.halted is None:
+            self._node.halt(reason, now)
+        return reason is not None
 
     def _suspend(self, ticket: Ticket) -> None:
         node = self._node

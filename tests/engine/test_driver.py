@@ -75,6 +75,10 @@ class Directions:
         return STOPPED if halted else OK
 
 
+_reasons: list[Halt] = []
+"""Reasons to stop the job that tasks of this process have met."""
+
+
 def run_task(task: Task) -> Slices:
     """``payload`` says what to do: a word, and a number."""
     word, number = (*task.payload.split(), b"0")[:2]
@@ -94,6 +98,8 @@ def _slices(word: bytes, number: int) -> Slices:
     elif word == b"kill":
         yield None
         os.kill(os.getpid(), signal.SIGKILL)
+    elif word == b"full":
+        _reasons.append(Halt("no room"))
     elif word == b"split" and number:
         time.sleep(0.0003)
         half = Spawn(0, b"split %d" % (number - 1), 1 << number)
@@ -139,6 +145,8 @@ def _one_rank(size: int, first: list[Spawn], directory: Path, stopping: int) -> 
         now = time.monotonic()
         if not settled and now > begun + 0.3:
             settled.append((now, time.process_time()))
+        if _reasons:
+            return _reasons[0]
         return Halt("told to") if rank == stopping and now > begun + 0.2 else None
 
     driver = Driver(
@@ -308,6 +316,14 @@ class Scripted:
 
     def close(self) -> None:
         assert not self._messages
+
+
+@pytest.mark.parametrize(("size", "rank"), [(1, 0), (2, 0), (2, 1), (3, 2), (7, 6)])
+def test_last_task_that_stops_the_job_decides_its_status(launch: Launch, size: int, rank: int) -> None:
+    """The wish to stop reaches the root before the end of the task, with which the last phase ends."""
+    ended = launch(size, Spawn(0, b"full", 1, owner=rank))
+    assert {note["status"] for note in ended.ranks.values()} == {STOPPED}, ended
+    assert sum(note["done"] for note in ended.ranks.values()) == 1
 
 
 def test_who_was_told_to_close_first_may_go_first() -> None:

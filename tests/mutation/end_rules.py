@@ -111,6 +111,13 @@ REPORTS = (
 
 ENDS = (
     Rule(
+        "a task that stops the job says so before it has ended",
+        "driver.py",
+        "            is_wished = self._halt_if_wished(now)",
+        "            is_wished = self._stop_reason() is not None",
+        ("engine/test_driver.py::test_last_task_that_stops_the_job_decides_its_status[1-0]",),
+    ),
+    Rule(
         "an abort is passed on",
         "node.py",
         "            if neighbour not in (source, -1):\n                self._send(neighbour, message)",
