@@ -214,8 +214,10 @@ def open_job(path: bytes) -> StoredJob:
 
 
 def nonce_of(path: bytes) -> str:
-    """That of the job in the directory ``path``, in far less time than it takes to read one of many roots; raises
-    ``Refused``."""
+    """Return the nonce of the job in the directory ``path``; raise ``Refused``.
+
+    The roots of the job, of which there may be many, are not decoded.
+    """
     with opened(path) as descriptor:
         return _read_as(nonce_in, path, descriptor)
 

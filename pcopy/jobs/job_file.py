@@ -32,7 +32,7 @@ STATES = (RUNNING, STOPPED, FAILED_ITEMS, NOT_ALL_WRITTEN, OVER)
 
 _MAGIC = b"pcopy job "
 _NONCE = b' "nonce": '
-"""How the line of that field begins: each field has one."""
+"""The beginning of the line of that field; each field has a line of its own."""
 
 
 def name_of(path: bytes) -> str:
@@ -174,7 +174,7 @@ def decode(contents: bytes) -> JobFile:
 
 
 def nonce_in(contents: bytes) -> str:
-    """The nonce of the job that ``encode`` wrote, whose roots are not looked at; raises as ``decode`` does."""
+    """Return the nonce of a job that ``encode`` wrote, without decoding its roots; raise as ``decode`` does."""
     found = [line for line in _body(contents).splitlines() if line.startswith(_NONCE)]
     if len(found) != 1:
         raise ValueError("not what pcopy writes: its contents have another structure")
@@ -182,7 +182,7 @@ def nonce_in(contents: bytes) -> str:
 
 
 def _body(contents: bytes) -> bytes:
-    """What follows the first line, if that fits; raises as ``decode`` does."""
+    """Return the contents after the first line, which names their digest; raise as ``decode`` does."""
     head, _, body = contents.partition(b"\n")
     if not head.startswith(_MAGIC):
         raise ValueError("not a job of pcopy's")
@@ -243,7 +243,10 @@ def _text(value: Any) -> str:
 
 @lru_cache(maxsize=1)  # they rarely change while a job is stored again
 def _roots_text(roots: tuple[JobRoot, ...]) -> str:
-    """As ``_text``. Of many roots, most fields are equal, and the others bytes."""
+    """Return the same as ``_text``, and encode equal fields once: most fields of many roots are equal.
+
+    Fields are bytes and tuples of integers. No field is a boolean, which would be equal to the integer 0 or 1.
+    """
     known: dict[Any, str] = {}
 
     def text(value: Any) -> str:
