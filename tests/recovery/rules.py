@@ -222,6 +222,10 @@ def _unpinned() -> list[Change]:
     return [(Pins, name, ignore) for name in ("pin", "unpin")]
 
 
+def _without_run(job: str, run: int, rank: int, *, hidden: bool) -> TemporaryNames:
+    return TemporaryNames(job, 1, rank, hidden=hidden)
+
+
 _CHANGES: dict[str, Callable[[], list[Change]]] = {
     "new_ids": _old_ids,
     "spawned_as_told": lambda: [(resume, "Join", _ByDescription)],
@@ -231,7 +235,7 @@ _CHANGES: dict[str, Callable[[], list[Change]]] = {
     "named_last": _named_at_once,
     "named_durable": lambda: [(tool.Tool, "durable_before", ())],
     "fixed_roots": _resolved_anew,
-    "run_in_names": lambda: [(surroundings, "TemporaryNames", lambda job, run, rank: TemporaryNames(job, 1, rank))],
+    "run_in_names": lambda: [(surroundings, "TemporaryNames", _without_run)],
     "stale_removed": lambda: [(Rank, "remove_leftovers", lambda *_: None)],
     "sync_first": lambda: [(journal.FactJournal, "_sync_data", lambda _: True)],
     "notes_held": _not_held,
