@@ -18,6 +18,7 @@ from struct import Struct
 
 from pcopy.checkpoint.directory import opened, read
 from pcopy.checkpoint.layout import DELETED
+from pcopy.errors import Refused
 from pcopy.fsio.close import held_open, names_in
 from pcopy.fsio.patience import open_patiently
 from pcopy.libc import type_of_file_system
@@ -49,8 +50,9 @@ def deleted_by(directory: bytes, rank: int, tell: Callable[[str], None]) -> Call
                 held_open(open_patiently(b"deleted-%d" % rank, _OPEN, 0o600, dir_fd=job)) as file,
             ):
                 return _numbers_in(file)
-        except OSError as error:
-            tell(f"the count of deletions of rank {rank} cannot be kept: {error.strerror}")
+        except (OSError, Refused) as error:  # there is no job directory where none could be made
+            reason = error.strerror if isinstance(error, OSError) else error
+            tell(f"the count of deletions of rank {rank} cannot be kept: {reason}")
             return None
 
     def numbers() -> memoryview | None:

@@ -144,7 +144,7 @@ def _counted(totals: Totals, done: str) -> Iterator[_Sample]:
     yield _Sample("found_items", "gauge", "Items found up to now.", totals.found)
     yield _Sample("found_bytes", "gauge", "Bytes of the regular files found up to now.", totals.found_bytes)
     for name, text, value in (
-        (f"{done}_items", f"Items that were {done}.", totals.copied),
+        (f"{done.replace(' ', '_')}_items", f"Items that were {done}.", totals.copied),  # a name has no space
         ("skipped_items", "Items that were left alone.", totals.skipped),
         ("failed_items", "Items that have failed.", totals.failed),
         ("bytes", f"Bytes of the files that were {done} whole.", totals.bytes),

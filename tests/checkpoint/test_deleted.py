@@ -71,3 +71,11 @@ def test_files_of_another_size_count_nothing(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "deleted-9", 0o600)
     with pytest.raises(Refused, match="no regular file"):
         deleted_in(os.fsencode(tmp_path))
+
+
+def test_without_a_job_directory_items_are_deleted_all_the_same(tmp_path: Path) -> None:
+    told: list[str] = []
+    numbers = deleted_by(os.fsencode(tmp_path / "missing"), 3, told.append)
+    assert numbers() is None and numbers() is None
+    (line,) = told
+    assert line.startswith("the count of deletions of rank 3 cannot be kept: ") and "missing" in line

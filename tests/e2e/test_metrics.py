@@ -141,6 +141,10 @@ def test_other_programs_write_theirs(area: Path, source: Path, prom: Path) -> No
     assert read.returncode == 0, show(read)
     metrics = Read(prom)
     assert metrics["pverify_read_items_total"] == 5 and metrics["pverify_last_exit_status"] == 0
+    changed = pcopy("--json", "--metrics", prom, "u+rw", source, program="pchmod")
+    assert changed.returncode == 0, show(changed)
+    metrics = Read(prom)
+    assert metrics["pchmod_as_it_should_be_items_total"] == 5 and metrics["pchmod_last_exit_status"] == 0
     removed = pcopy("--json", "--yes", "--metrics", prom, source, program="prm")
     assert removed.returncode == 0, show(removed)
     metrics = Read(prom)
