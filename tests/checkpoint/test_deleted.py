@@ -73,9 +73,9 @@ def test_files_of_another_size_count_nothing(tmp_path: Path) -> None:
         deleted_in(os.fsencode(tmp_path))
 
 
-def test_without_a_job_directory_items_are_deleted_all_the_same(tmp_path: Path) -> None:
-    told: list[str] = []
-    numbers = deleted_by(os.fsencode(tmp_path / "missing"), 3, told.append)
+def test_without_a_job_directory_each_count_is_none_and_one_message_says_why(tmp_path: Path) -> None:
+    messages: list[str] = []
+    numbers = deleted_by(os.fsencode(tmp_path / "missing"), 3, messages.append)
     assert numbers() is None and numbers() is None
-    (line,) = told
-    assert line.startswith("the count of deletions of rank 3 cannot be kept: ") and "missing" in line
+    (message,) = messages
+    assert message.startswith("the count of deletions of rank 3 cannot be kept: ") and "missing" in message

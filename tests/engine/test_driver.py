@@ -339,7 +339,7 @@ def test_idle_ranks_sleep(launch: Launch) -> None:
     idle = [ended.ranks[rank] for rank in range(8) if not ended.ranks[rank]["done"]]
     assert len(idle) == 7
     assert ended.ranks[0]["seconds"] > 2.0
-    assert sum(note["load"] for note in idle) < 0.3  # of one processor; a rank that spins takes all of it
+    assert sum(note["load"] for note in idle) < 0.1
 
 
 def test_a_long_task_delays_no_answer(launch: Launch) -> None:

@@ -52,7 +52,7 @@ def ranks(size: int, child: Callable[[LocalTransport], None]) -> Iterator[LocalT
         transport.children.kill()
         transport.close()
         transport.children.reap(0.0)
-    assert set(os.listdir("/proc/self/fd")) <= before[0] and children() == before[1]
+    assert (set(os.listdir("/proc/self/fd")), children()) == before
 
 
 def until_lost(transport: LocalTransport, pause: float = 0.0) -> tuple[list[tuple[int, Message]], PeerLost]:
@@ -312,7 +312,7 @@ def test_a_failing_fork_is_refused_and_leaves_nothing(monkeypatch: pytest.Monkey
         fork_ranks(5).poll(PATIENCE)
     if os.getpid() != parent:
         os._exit(0)
-    assert set(os.listdir("/proc/self/fd")) <= before[0] and children() == before[1]
+    assert (set(os.listdir("/proc/self/fd")), children()) == before
 
 
 def test_starting_loads_nothing_heavy() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.fsio.kernel_bench import KERNELS, Making
+
+
+@pytest.fixture(autouse=True)
+def _no_collection() -> Iterator[None]:
+    """Disable the garbage collector: tests count open descriptors, and it may close those that earlier tests left."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture

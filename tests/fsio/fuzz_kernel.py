@@ -67,7 +67,7 @@ def main(kernel_name: str, seed: str, *places: str) -> None:
             bytes_and_digest = (verdicts.bytes[row], result.digests[row].hex()) if is_whole else ()
             excused = list(result.applied.get(row, ()))
             told.append((os.fsdecode(name), batch.plans[row], code.name, problem, bytes_and_digest, excused))
-    assert len(os.listdir("/proc/self/fd")) <= before, "a descriptor is left open"
+    assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
     kernel.close()
     print(json.dumps([kept, told], default=repr))
 

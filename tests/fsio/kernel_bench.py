@@ -110,7 +110,7 @@ class Bench:
         )
         try:
             self.result, self.rows = done(kernel, batch), batch.rows
-            assert len(os.listdir("/proc/self/fd")) <= before, "a descriptor is left open"
+            assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         finally:
             os.close(source)
             os.close(target)

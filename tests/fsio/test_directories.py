@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -24,7 +23,6 @@ def directories(directory: int) -> Iterator[Directories]:
 
 
 def open_descriptors() -> int:
-    gc.collect()  # what earlier tests have left is closed before it is counted
     return len(os.listdir("/proc/self/fd"))
 
 
@@ -137,7 +135,7 @@ def test_another_identity(directories: Directories, area: Path) -> None:
         with pytest.raises(Problem) as caught:
             directories.open(b"a", wanted)
         assert caught.value.errno == errno.ESTALE
-    assert open_descriptors() <= before
+    assert open_descriptors() == before
     with pytest.raises(Problem):
         directories.open(b"a", directories.identity(b"a")._replace(mount=8))
 
@@ -154,7 +152,7 @@ def test_no_more_than_the_bound_stay_open(area: Path, directory: int) -> None:
         (area / name).stat().st_ino for name in ("1", "3")
     ]
     both[0].close()
-    assert open_descriptors() <= before
+    assert open_descriptors() == before
     os.fstat(directory)
 
 
@@ -173,7 +171,7 @@ def test_what_a_task_has_opened_outlives_a_walk(area: Path, directory: int) -> N
     assert open_descriptors() - before == LEAST + 1
     pins.release(task)
     directories.close()
-    assert open_descriptors() <= before
+    assert open_descriptors() == before
 
 
 def test_paths_beyond_the_longest(directory: int) -> None:
@@ -188,7 +186,7 @@ def test_paths_beyond_the_longest(directory: int) -> None:
     with pytest.raises(Problem):
         directories.open(path + b"/absent")
     directories.close()
-    assert open_descriptors() <= before
+    assert open_descriptors() == before
 
 
 def test_a_walk_that_fails_leaves_nothing_open(directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +210,7 @@ def test_a_walk_that_fails_leaves_nothing_open(directory: int, monkeypatch: pyte
     monkeypatch.undo()
     assert (caught.value.operation, caught.value.errno) == ("fstat", errno.EACCES)
     directories.close()
-    assert open_descriptors() <= before
+    assert open_descriptors() == before
 
 
 def test_directories_that_may_only_be_searched(area: Path) -> None:
@@ -275,7 +273,7 @@ def test_what_is_pinned_stays_open(area: Path, directory: int) -> None:
     pins.unpin(pinned)
     assert not is_open(pinned, area / "0")
     pins.unpin(again)
-    assert open_descriptors() <= before and not len(pins)
+    assert open_descriptors() == before and not len(pins)
 
 
 def test_what_was_pinned_is_kept_on(area: Path, directory: int) -> None:
@@ -318,5 +316,5 @@ def test_what_a_task_has_opened_stays_open_while_others_run(area: Path) -> None:
     pins.release(other)
     pins.held = None
     directories.close()
-    assert open_descriptors() <= before and not len(pins)
+    assert open_descriptors() == before and not len(pins)
     os.close(base)

@@ -51,7 +51,7 @@ def compared(
     try:
         batch = CompareWithin(names=packed, inodes=ours, others=theirs, **given)
         result: DoneWithin = done(kernel, batch)
-        assert len(os.listdir("/proc/self/fd")) <= before, "a descriptor is left open"
+        assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         return result
     finally:
         kernel.close()

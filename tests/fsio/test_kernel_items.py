@@ -56,7 +56,7 @@ class Items:
         before = len(os.listdir("/proc/self/fd"))
         try:
             result = done(kernel, make(directory))
-            assert len(os.listdir("/proc/self/fd")) <= before, "a descriptor is left open"
+            assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
             return result
         finally:
             kernel.close()

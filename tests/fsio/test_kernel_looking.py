@@ -68,7 +68,7 @@ def told(
         result = done(
             kernel, batch(directory, pack_names(map(os.fsencode, names)), numbers, at, **{"most": 100, **wanted})
         )
-        assert len(os.listdir("/proc/self/fd")) <= before, "a descriptor is left open"
+        assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         return result
     finally:
         kernel.close()

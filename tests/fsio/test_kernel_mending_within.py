@@ -61,7 +61,7 @@ def mended(
     }
     try:
         result: DoneWithin = done(kernel, MendWithin(directory, pack_names(map(os.fsencode, names)), numbers, **chosen))
-        assert len(os.listdir("/proc/self/fd")) <= before, "a descriptor is left open"
+        assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         return result
     finally:
         kernel.close()

@@ -41,7 +41,7 @@ def removed(making: Making, place: Path, names: Sequence[str], inodes: Sequence[
     try:
         batch = RemoveWithin(directory, pack_names(map(os.fsencode, names)), numbers, **given)
         result: DoneWithin = done(kernel, batch)
-        assert len(os.listdir("/proc/self/fd")) <= before, "a descriptor is left open"
+        assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         return result
     finally:
         kernel.close()
