@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -15,6 +14,7 @@ from pcopy import tasks
 from pcopy.tasks.base.kind import FORMAT, KINDS
 from tests.chaos.unfinished import REFUSED, Stop, check_equal, listed
 from tests.support.command import BEING_WRITTEN, REPOSITORY, pcopy, show, succeed
+from tests.support.edits import Edit, edit_file
 
 for module in pkgutil.walk_packages(tasks.__path__, "pcopy.tasks."):
     import_module(module.name)  # which makes its kinds known
@@ -27,14 +27,6 @@ class ReadEntrails(OfPlace, code=199, doing="reading the entrails of", is_note=F
     def run(self, rank: Rank, result: Result) -> None:
         """Nobody spawns it."""
 '''
-
-
-class Edit(NamedTuple):
-    """In ``pcopy/<file>``, ``old`` becomes ``new``; an empty ``old`` is the end of the file."""
-
-    file: str
-    old: str
-    new: str
 
 
 OF_FORMAT = 9
@@ -181,14 +173,10 @@ KNOWN: dict[int, tuple[str, str]] = {
 }
 """The fields of each kind, by its code. Whoever changes this table raises ``FORMAT``; a code is never given again."""
 
-MORE = Edit("tasks/files/unmark.py", "", ANOTHER_KIND)
-FEWER = Edit("tasks/files/copy_files.py", "class CopyFiles(Divisible, code=10,", "class CopyFiles(Divisible, code=198,")
-SHAPE = Edit(
-    "tasks/files/copy_files.py",
-    "    attempt: int\n\n    def divide",
-    "    attempt: int\n    more: int = 0\n\n    def divide",
-)
-NEXT = Edit("tasks/base/kind.py", f"FORMAT = {FORMAT}\n", f"FORMAT = {FORMAT + 1}\n")
+MORE = Edit("tasks/files/unmark.py", "", "", ANOTHER_KIND)
+FEWER = Edit("tasks/files/copy_files.py", "CopyFiles", "10", "198")
+SHAPE = Edit("tasks/files/copy_files.py", "CopyFiles", "attempt: int", "attempt: int\nmore: int = 0")
+NEXT = Edit("tasks/base/kind.py", "", f"FORMAT = {FORMAT}", f"FORMAT = {FORMAT + 1}")
 
 Build = Callable[..., dict[str, str]]
 
@@ -201,10 +189,7 @@ def build(area: Path, env: dict[str, str]) -> Build:
         place = area / "build"
         shutil.copytree(REPOSITORY / "pcopy", place / "pcopy", ignore=BEING_WRITTEN)
         for edit in edits:
-            path = place / "pcopy" / edit.file
-            text = path.read_text()
-            assert not edit.old or text.count(edit.old) == 1, edit
-            path.write_text(text.replace(edit.old, edit.new) if edit.old else text + edit.new)
+            edit_file(place / "pcopy", edit)
         return {**env, "PYTHONPATH": str(place)}
 
     return made

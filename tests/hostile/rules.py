@@ -7,13 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-
-class Edit(NamedTuple):
-    """``old`` occurs once in ``pcopy/<file>``."""
-
-    file: str
-    old: str
-    new: str
+from tests.support.edits import Edit
 
 
 class Rule(NamedTuple):
@@ -25,16 +19,28 @@ class Rule(NamedTuple):
     hangs: bool = False
 
 
-NUMBERS_ARE_BELIEVED = Edit("fsio/identity.py", "if self.mark == other.mark else Likeness.OTHER", "")
-ANYTHING_IS_KNOWN = Edit(
-    "tasks/files/existing.py", "likeness is Likeness.SAME or _is_ours_alone(status_of(directory))", "True"
+NUMBERS_ARE_BELIEVED = Edit(
+    "fsio/identity.py",
+    "Identity.compare",
+    "Likeness.SAME if self.mark == other.mark else Likeness.OTHER",
+    "Likeness.SAME",
 )
-NO_UMASK = Edit("tools/copy.py", "return os.umask(0o077)", "return os.umask(0)")
+ANYTHING_IS_KNOWN = Edit(
+    "tasks/files/existing.py", "hold_copy", "likeness is Likeness.SAME or _is_ours_alone(status_of(directory))", "True"
+)
+NO_UMASK = Edit("tools/copy.py", "_umask", "0o077", "0")
 
 RULES = (
     Rule(
         "directories are entered without following links",
-        (Edit("fsio/directories.py", "os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW", "os.O_RDONLY | os.O_DIRECTORY"),),
+        (
+            Edit(
+                "fsio/directories.py",
+                "",
+                "os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW",
+                "os.O_RDONLY | os.O_DIRECTORY",
+            ),
+        ),
         (
             "a source directory becomes a link to a directory elsewhere",
             "a target directory becomes a link",
@@ -46,21 +52,22 @@ RULES = (
         (
             Edit(
                 "fsio/directories.py",
-                "if identity is not None and identity.compare(entry[1]) is Likeness.OTHER:",
-                "if False:",
+                "Directories.open",
+                "identity is not None and identity.compare(entry[1]) is Likeness.OTHER",
+                "False",
             ),
         ),
         ("target directories change places before they are finished",),
     ),
     Rule(
         "sources are opened without waiting",
-        (Edit("fsio/source.py", "os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY", "os.O_NOFOLLOW | os.O_NOCTTY"),),
+        (Edit("fsio/source.py", "", "os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK", "os.O_RDONLY | os.O_NOFOLLOW"),),
         ("a source file becomes a FIFO",),
         hangs=True,
     ),
     Rule(
         "sources are opened without following links",
-        (Edit("fsio/source.py", "os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY", "os.O_NONBLOCK | os.O_NOCTTY"),),
+        (Edit("fsio/source.py", "", "os.O_RDONLY | os.O_NOFOLLOW", "os.O_RDONLY"),),
         ("a source file becomes a link",),
     ),
     Rule(
@@ -68,9 +75,10 @@ RULES = (
         (
             Edit(
                 "fsio/kernel/copy_rows.py",
-                "if version != self._versions[row] or status.st_dev != self._devices[row] or "
-                "not _is_regular(status.st_mode):",
-                "if False:",
+                "Copying._copy",
+                "version != self._versions[row] or status.st_dev != self._devices[row] or not "
+                "_is_regular(status.st_mode)",
+                "False",
             ),
         ),
         ("a source file becomes a device",),
@@ -80,8 +88,10 @@ RULES = (
         (
             Edit(
                 "tasks/files/whole_file.py",
-                "        check_found(status, rank.source_device(item.place, item.mount), item.inode)\n",
-                "",
+                "_checked",
+                "check_found(status, rank.source_device(item.place, item.mount), item.inode)\n"
+                "opened = _Opened(reading, status)",
+                "opened = _Opened(reading, status)",
             ),
         ),
         ("a large source file becomes a device",),
@@ -91,31 +101,46 @@ RULES = (
         (
             Edit(
                 "tasks/files/copy_chunk.py",
-                "        check_unchanged(reading, file.version)\n        writing",
-                "        writing",
+                "_copy",
+                "check_unchanged(reading, file.version)\nwriting = -1",
+                "writing = -1",
             ),
         ),
         ("a split source file becomes a device between chunks",),
     ),
     Rule(
         "a split file gets its metadata from the file that was split",
-        (Edit("tasks/files/finish_file.py", "        check_unchanged(reading, file.version)\n", ""),),
+        (
+            Edit(
+                "tasks/files/finish_file.py",
+                "_read_source",
+                "check_unchanged(reading, file.version)\nstatus = status_of(reading, on_source=True)",
+                "status = status_of(reading, on_source=True)",
+            ),
+        ),
         ("a split source file becomes the attacker's before its copy is finished",),
     ),
     Rule(
         "a temporary file is opened again without following links",
-        (Edit("fsio/temporary.py", "os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK", "os.O_WRONLY | os.O_NONBLOCK"),),
+        (Edit("fsio/temporary.py", "reopen", "os.O_WRONLY | os.O_NOFOLLOW", "os.O_WRONLY"),),
         ("a temporary file becomes a link between chunks",),
     ),
     Rule(
         "a temporary file is opened again without waiting",
-        (Edit("fsio/temporary.py", "os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK", "os.O_WRONLY | os.O_NOFOLLOW"),),
+        (
+            Edit(
+                "fsio/temporary.py",
+                "reopen",
+                "os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK",
+                "os.O_WRONLY | os.O_NOFOLLOW",
+            ),
+        ),
         ("a temporary file becomes a FIFO between chunks",),
         hangs=True,
     ),
     Rule(
         "a temporary file that is opened again is ours",
-        (Edit("fsio/temporary.py", "    if not ours:", "    if False:"),),
+        (Edit("fsio/temporary.py", "reopen", "not ours", "False"),),
         (
             "a temporary file becomes a hard link to a canary between chunks",
             "a temporary file becomes a hard link before it is finished",
@@ -127,21 +152,31 @@ RULES = (
         (
             Edit(
                 "fsio/temporary.py",
-                "        made.compare(identity_of(descriptor, status, made.mount, made=True)) is not Likeness.OTHER\n"
-                "        and ",
-                "        ",
+                "reopen",
+                "made.compare(identity_of(descriptor, status, made.mount, made=True)) is not Likeness.OTHER and "
+                "status.st_size == size and status.st_nlink == 1 and shown_by_server(status) == shown",
+                "status.st_size == size and status.st_nlink == 1 and shown_by_server(status) == shown",
             ),
         ),
         ("a temporary file becomes another file of root's between chunks",),
     ),
     Rule(
         "it belongs to us",
-        (NUMBERS_ARE_BELIEVED, Edit("fsio/temporary.py", " and status.st_uid == os.geteuid()", "")),
+        (
+            NUMBERS_ARE_BELIEVED,
+            Edit(
+                "fsio/temporary.py",
+                "is_undressed",
+                "stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o600 and status.st_uid == "
+                "os.geteuid()",
+                "stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o600",
+            ),
+        ),
         ("a temporary file becomes another one with its inode's number",),
     ),
     Rule(
         "what was renamed is what was meant",
-        (Edit("fsio/temporary.py", "    if status.st_ino != inode:", "    if False:"),),
+        (Edit("fsio/temporary.py", "verify_name", "status.st_ino != inode", "False"),),
         (
             "a temporary file becomes the attacker's before it is renamed",
             "a FIFO under a temporary name is replaced once it is dressed",
@@ -152,29 +187,42 @@ RULES = (
         (
             Edit(
                 "fsio/new_file.py",
-                "return cls.at(directory, temporary, layout)",
-                "return cls(directory, temporary, os.open(temporary, os.O_WRONLY | os.O_CREAT, dir_fd=directory))",
+                "NewFile.beside",
+                "cls.at(directory, temporary, layout)",
+                "cls(directory, temporary, os.open(temporary, os.O_WRONLY | os.O_CREAT, dir_fd=directory))",
             ),
         ),
         ("a temporary file's name is taken by a hard link to a canary",),
     ),
     Rule(
         "a small file is new",
-        (Edit("fsio/temporary.py", "os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW", "os.O_CREAT"),),
+        (
+            Edit(
+                "fsio/temporary.py",
+                "",
+                "os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW",
+                "os.O_WRONLY | os.O_CREAT",
+            ),
+        ),
         ("a new file's name is taken by a hard link to a canary", "a new file's name is taken by a link"),
     ),
     Rule(
         "what has a small file's name is seen before that is made",
         (
-            Edit("tasks/files/deciding.py", "    if not place.fresh:\n", "    if False:\n"),
-            Edit("fsio/temporary.py", "os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW", "os.O_CREAT"),
+            Edit("tasks/files/deciding.py", "plans_for", "not place.fresh", "False"),
+            Edit(
+                "fsio/temporary.py",
+                "",
+                "os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW",
+                "os.O_WRONLY | os.O_CREAT",
+            ),
         ),
         ("a hard link to a canary is planted", "symbolic links are planted"),
     ),
     Rule(
         "what gets further names is the copy",
         (
-            Edit("tasks/files/existing.py", "        if likeness is Likeness.OTHER:\n", "        if False:\n"),
+            Edit("tasks/files/existing.py", "hold_copy", "likeness is Likeness.OTHER", "False"),
             ANYTHING_IS_KNOWN,
         ),
         ("the first of linked names is replaced before the next is made", "both linked names are replaced"),
@@ -189,6 +237,7 @@ RULES = (
         (
             Edit(
                 "tasks/links/make_links.py",
+                "_make",
                 "os.link(handle_of(held), name, dst_dir_fd=target, follow_symlinks=True)",
                 "os.link(os.readlink(handle_of(held)), name, dst_dir_fd=target, follow_symlinks=False)",
             ),
@@ -197,27 +246,48 @@ RULES = (
     ),
     Rule(
         "nodes are held without following links",
-        (Edit("fsio/nodes.py", "(0 if follow else os.O_NOFOLLOW)", "0"),),
+        (Edit("fsio/nodes.py", "open_node", "0 if follow else os.O_NOFOLLOW", "0"),),
         ("a new FIFO becomes a link",),
     ),
     Rule(
         "a new node has one name",
-        (Edit("fsio/nodes.py", " or made.st_nlink != 1:", ":"),),
+        (
+            Edit(
+                "fsio/nodes.py",
+                "_is_new",
+                "stat.S_IFMT(made.st_mode) != stat.S_IFMT(source.st_mode) or made.st_nlink != 1",
+                "stat.S_IFMT(made.st_mode) != stat.S_IFMT(source.st_mode)",
+            ),
+        ),
         ("a new FIFO becomes a hard link to a canary",),
     ),
     Rule(
         "a new node belongs to us",
-        (Edit("fsio/nodes.py", "return made.st_uid == shown.uid and not", "return not"),),
+        (
+            Edit(
+                "fsio/nodes.py",
+                "_is_new",
+                "made.st_uid == shown.uid and not stat.S_IMODE(made.st_mode) & ~shown.mode",
+                "not stat.S_IMODE(made.st_mode) & ~shown.mode",
+            ),
+        ),
         ("a new FIFO becomes somebody else's",),
     ),
     Rule(
         "a new device has the number that was meant",
-        (Edit("fsio/nodes.py", "if is_device and made.st_rdev != source.st_rdev:", "if False:"),),
+        (Edit("fsio/nodes.py", "_is_new", "is_device and made.st_rdev != source.st_rdev", "False"),),
         ("a new device becomes another device",),
     ),
     Rule(
         "a new node is private",
-        (Edit("fsio/nodes.py", " and not stat.S_IMODE(made.st_mode) & ~0o600", ""),),
+        (
+            Edit(
+                "fsio/nodes.py",
+                "_is_new",
+                "made.st_uid == os.geteuid() and not stat.S_IMODE(made.st_mode) & ~0o600",
+                "made.st_uid == os.geteuid()",
+            ),
+        ),
         ("a new device becomes one that is finished",),
     ),
     Rule(
@@ -225,20 +295,21 @@ RULES = (
         (
             Edit(
                 "fsio/new_file.py",
-                "inode = self.status.st_ino if self._made is None else self._made.inode",
-                "inode = os.lstat(self._made_as, dir_fd=self._directory).st_ino",
+                "NewFile.commit",
+                "self.status.st_ino if self._made is None else self._made.inode",
+                "os.lstat(self._made_as, dir_fd=self._directory).st_ino",
             ),
         ),
         ("a FIFO under a temporary name is replaced once it is dressed",),
     ),
     Rule(
         "a small file is private until it is dressed",
-        (NO_UMASK, Edit("fsio/kernel/copy_rows.py", "NEW, 0o600, dir_fd=directory", "NEW, 0o666, dir_fd=directory")),
+        (NO_UMASK, Edit("fsio/kernel/copy_rows.py", "Copying._make_plain", "0o600", "0o666")),
         ("a new file in root's directory is read before it is dressed",),
     ),
     Rule(
         "a file that NewFile makes is private until it is dressed",
-        (NO_UMASK, Edit("fsio/temporary.py", "NEW, 0o600, dir_fd=directory", "NEW, 0o666, dir_fd=directory")),
+        (NO_UMASK, Edit("fsio/temporary.py", "create", "0o600", "0o666")),
         ("a new file is read before it is dressed", "a temporary file is read before it is dressed"),
     ),
     Rule(
@@ -246,7 +317,10 @@ RULES = (
         (
             NO_UMASK,
             Edit(
-                "tasks/directories/scan_dir.py", "os.mkdir(name, 0o700, dir_fd=parent)", "os.mkdir(name, dir_fd=parent)"
+                "tasks/directories/scan_dir.py",
+                "_make_directory",
+                "os.mkdir(name, 0o700, dir_fd=parent)",
+                "os.mkdir(name, dir_fd=parent)",
             ),
         ),
         ("a new directory is read before it is finished",),
@@ -256,8 +330,9 @@ RULES = (
         (
             Edit(
                 "tasks/directories/scan_dir.py",
-                "            let_us_in(parent, name, present)\n",
-                "            os.chmod(name, source.st_mode & 0o7777, dir_fd=parent)\n",
+                "_make_target",
+                "let_us_in(parent, name, present)",
+                "os.chmod(name, source.st_mode & 0o7777, dir_fd=parent)",
             ),
         ),
         ("an existing directory is read before it is finished",),
@@ -267,9 +342,9 @@ RULES = (
         (
             Edit(
                 "fsio/kernel/copy_rows.py",
-                "                    _chown(writing, status.st_uid, status.st_gid)\n",
-                "                    _chmod(writing, status.st_mode & 0o7777)\n"
-                "                    _chown(writing, status.st_uid, status.st_gid)\n",
+                "Copying._make_plain",
+                "_chown(writing, status.st_uid, status.st_gid)",
+                "_chmod(writing, status.st_mode & 0o7777)\n_chown(writing, status.st_uid, status.st_gid)",
             ),
         ),
         ("a new file is set-id before it has its owner",),
@@ -279,39 +354,63 @@ RULES = (
         (
             Edit(
                 "fsio/attributes.py",
-                "    owned = dressing.own(attributes, preserve, kept)\n",
-                "    os.chmod(handle, stat.S_IMODE(attributes.mode))\n"
-                "    owned = dressing.own(attributes, preserve, kept)\n",
+                "apply_attributes",
+                "owned = dressing.own(attributes, preserve, kept)",
+                "os.chmod(handle, stat.S_IMODE(attributes.mode))\nowned = dressing.own(attributes, preserve, kept)",
             ),
         ),
         ("a temporary file is set-id before it has its owner",),
     ),
     Rule(
         "what is made in somebody else's directory keeps no ACL that it inherits",
-        (Edit("fsio/attributes.py", "owner != os.geteuid() or has_default_acl", "has_default_acl"),),
+        (
+            Edit(
+                "fsio/attributes.py",
+                "may_inherit_acl",
+                "owner != os.geteuid() or has_default_acl(directory)",
+                "has_default_acl(directory)",
+            ),
+        ),
         ("a directory gets a default ACL after it was looked at",),
     ),
     Rule(
         "a file with other links is not written over",
         (
-            Edit("fsio/in_place.py", " or present.st_nlink != 1:", ":"),
-            Edit("fsio/in_place.py", " and status.st_nlink == 1\n", "\n"),
+            Edit(
+                "fsio/in_place.py",
+                "open_over",
+                "not stat.S_ISREG(present.st_mode) or present.st_nlink != 1",
+                "not stat.S_ISREG(present.st_mode)",
+            ),
+            Edit(
+                "fsio/in_place.py",
+                "open_over",
+                "(status.st_dev, status.st_ino) == identity and stat.S_ISREG(status.st_mode) and status.st_nlink == 1",
+                "(status.st_dev, status.st_ino) == identity and stat.S_ISREG(status.st_mode)",
+            ),
         ),
         ("a hard link to a canary is planted where files are written over",),
     ),
     Rule(
         "what is written over is what was looked at",
-        (Edit("fsio/in_place.py", "if not is_same or (", "if ("),),
+        (
+            Edit(
+                "fsio/in_place.py",
+                "open_over",
+                "not is_same or (status.st_uid != os.geteuid() and not capable(CAP_CHOWN))",
+                "status.st_uid != os.geteuid() and not capable(CAP_CHOWN)",
+            ),
+        ),
         ("a file that is to be written over becomes a hard link to a canary",),
     ),
     Rule(
         "what is written over is opened without following links",
-        (Edit("fsio/in_place.py", "os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK", "os.O_WRONLY | os.O_NONBLOCK"),),
+        (Edit("fsio/in_place.py", "", "os.O_WRONLY | os.O_NOFOLLOW", "os.O_WRONLY"),),
         ("a file that is to be written over becomes a link",),
     ),
     Rule(
         "what is written over is opened without waiting",
-        (Edit("fsio/in_place.py", "os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK", "os.O_WRONLY | os.O_NOFOLLOW"),),
+        (Edit("fsio/in_place.py", "", "os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK", "os.O_WRONLY | os.O_NOFOLLOW"),),
         ("a file that is to be written over becomes a FIFO",),
         hangs=True,
     ),
