@@ -125,8 +125,9 @@ ENDS = (
     Rule(
         "a task that stops the job says so before it has ended",
         "driver.py",
-        "            is_wished = self._halt_if_wished(now)",
-        "            is_wished = self._stop_reason() is not None",
+        "Driver._work",
+        "is_wished = self._halt_if_wished(now)",
+        "is_wished = self._stop_reason() is not None",
         ("engine/test_driver.py::test_last_task_that_stops_the_job_decides_its_status[1-0]",),
     ),
     Rule(
