@@ -108,7 +108,7 @@ def test_a_column_of_another_length_is_refused() -> None:
     native_tally = pytest.importorskip("pcopy.fsio.kernel.native_tally")
     items = _items(Random(1), 3, "f")
     tally = native_tally.NativeTally(range(9))
-    with pytest.raises(ValueError, match="has not all rows"):
+    with pytest.raises(ValueError, match="does not have all rows"):
         tally.add(items.seen, b"ffff")
     items.seen.size = array("Q", [1])
     with pytest.raises(ValueError, match="column size has 1 rows"):

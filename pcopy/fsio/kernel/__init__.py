@@ -1,1 +1,1 @@
-"""The inner loops over many small files."""
+"""Backends: the C and Python code that carries out batches of file operations on many small files."""

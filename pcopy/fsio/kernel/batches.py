@@ -1,9 +1,15 @@
-"""Batches: one step that a kernel does with many items of one directory, and the columns that it gives back.
+"""Batches: one step that a backend carries out for many items of one directory, and the columns of its result.
 
-Each kind of batch is one step, so that whoever asks can choose rows in between: ``List`` what there is, ``Stat`` it,
-``Decide`` what becomes of it (``pcopy.fsio.kernel.decide``), ``Compare`` attributes, ``Copy`` it; ``Read`` files for
-their digests, ``Mend`` or ``Remove`` what exists. A directory is an open descriptor, and every name is looked up in it,
-following no symbolic link unless it is told to.
+Each type of batch is a single step, so that the caller can select rows between two steps:
+
+- ``List`` lists the names of a directory, ``Stat`` reads the status of names.
+- ``Decide`` plans the copy of each file (``pcopy.fsio.kernel.decide``), ``Compare`` compares extended attributes,
+  ``Copy`` copies small files, and ``Make`` creates files from memory.
+- ``Read`` reads files for their digests.
+- ``Mend`` and ``MendPlain`` set owners and modes of existing items; ``Remove`` removes items.
+
+A directory is given as an open descriptor. Each name is looked up in that directory without following symbolic links,
+unless the batch says otherwise.
 
 A result has one row for each row of its batch, in the same order.
 """
@@ -21,49 +27,58 @@ from pcopy.fsio.layout import PLAIN, Recipe
 Result = TypeVar("Result")
 
 KEEP = 0xFFFFFFFF
-"""A mode, owner or group that is not wanted: -1, as chown(2) has it."""
+"""A mode, owner or group that is not changed: the value -1 of chown(2), as 32 bits."""
 
 NAMES_AT_ONCE = 2048
-"""So many names of a directory are listed at once."""
+"""Default number of names that one ``List`` returns."""
 
 
 class Plan(IntEnum):
-    """What is to become of a row that is copied."""
+    """The way in which a row of ``Copy`` is to be copied."""
 
     NEW = 1
-    """Made under its own name, which must be free."""
+    """Create the file under its own name, which must be free."""
     REPLACE = 2
-    """Made under a temporary name, then renamed to its own, whatever has that."""
+    """Create the file under a temporary name, then rename it to its own name, replacing the existing item."""
     TEMPORARY = 3
-    """Made under a temporary name, which it keeps: a later task names it."""
+    """Create the file under a temporary name; a later task gives it its own name."""
     SKIP = 4
-    """What is there stays."""
+    """Leave the existing item in the target unchanged."""
     REFUSE = 5
-    """It fails, because its name is taken (``--existing fail``)."""
+    """Fail because the name is taken (``--existing fail``)."""
     CARE = 6
-    """No plain case: a large file, ``--inplace``, what an earlier run may have made."""
+    """Leave the file to the slow path: it is large, ``--inplace`` is used, or an earlier run may have created the
+    existing item."""
 
 
 class Call(IntEnum):
-    """The one operation that each row of a ``Trial`` is."""
+    """The operation that each row of a ``Trial`` consists of."""
 
     CREATE = 1
-    """An empty file that is new, which is closed."""
+    """Create an empty file that must be new, and close it."""
     STAT = 2
+    """Read the status of an item."""
     OPEN = 3
-    """For reading, and closed."""
+    """Open a file for reading, and close it."""
     RENAME = 4
+    """Rename an item within the directory."""
     UNLINK = 5
+    """Remove a file."""
 
 
 SYNC = 0x80
-"""Added to a plan: the file is brought to stable storage before it gets its name, or before it is told as done."""
+"""Flag that is added to a plan: sync the file to stable storage before it gets its final name, or, if it is not
+renamed, before it is reported as copied."""
 
 
 @dataclass_transform()
 class Fields:
-    """A value with the fields that its class names, as a dataclass has them; the module for these takes longer to load
-    than many a copy. A field that is given twice, or is none, raises ``TypeError``."""
+    """Base of simple data classes, whose fields are the annotated names of the class, as with
+    ``dataclasses.dataclass``.
+
+    It exists because importing ``dataclasses`` takes longer than many a copy. The constructor raises ``TypeError`` if a
+    field is given twice or does not exist.
+    """
 
     _names: ClassVar[tuple[str, ...]] = ()
 
@@ -80,16 +95,17 @@ class Fields:
 
 
 class Batch(Fields, Generic[Result]):
-    """Rows that are submitted together; ``Result`` is what they come back as."""
+    """Rows that are submitted to a backend together. ``Result`` is the type of their result."""
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """The directories that it works with, which stay open as long as it is under way."""
+        """The descriptors of directories that must stay open while the batch is in progress."""
         raise NotImplementedError
 
 
 class OfNames(Batch[Result]):
-    """A row for each of the ``names`` in one open ``directory``."""
+    """A batch with one row for each of the ``names`` in one open ``directory``. The names are packed: joined by
+    slashes."""
 
     directory: int
     names: bytes
@@ -102,19 +118,28 @@ class OfNames(Batch[Result]):
         return self.names.count(b"/") + 1 if self.names else 0
 
 
-# What a batch comes back as.
+# The results of batches.
 
 
 class Judged(Fields):
-    """What became of each row."""
+    """The result of a batch: a verdict for each row."""
 
     verdicts: Verdicts
 
 
 class Listed(Judged):
-    """The next names of a directory. ``kinds`` and ``inodes`` are empty unless they were asked for.
+    """The result of ``List``: the next names of a directory.
 
-    ``verdicts`` has one row, for the directory. After a problem the names that were read before it are there.
+    ``verdicts`` has one row, for the directory. If reading the directory fails, the names that were read before are
+    included.
+
+    Fields:
+        names: the names, packed.
+        number: how many names there are.
+        kinds: the type of each item as a letter of ``find -type``, or ``?`` if the directory does not list types; empty
+            unless the batch is ``detailed``.
+        inodes: the inode numbers that the directory lists; empty unless the batch is ``detailed``.
+        rest: a batch that lists the names after these, or None at the end of the directory.
     """
 
     names: bytes = b""
@@ -122,41 +147,54 @@ class Listed(Judged):
     kinds: bytes = b""
     inodes: array[int] = array("Q")
     rest: List | None = None
-    """The batch that goes on, unless this was all."""
+    """The batch that continues the listing, or None if these were the last names."""
 
 
 class Stated(Judged):
-    """What there is. A row that is ``FAILED`` or ``UNREAD`` with ENOENT is not there."""
+    """The result of ``Stat``: the status of each name, in ``rows``.
+
+    A name that does not exist has the code ``FAILED`` or ``UNREAD`` and the errno ENOENT.
+    """
 
     rows: Rows
 
 
 class Removed(Judged):
-    """What has gone, or could not be removed. ``seen`` has the sizes (``SIZE``) of regular files, and else zeros, where
-    the batch has inodes."""
+    """The result of ``Remove``.
+
+    If the batch has inode numbers, ``seen`` has the sizes (column ``SIZE``) of the regular files, and 0 for other
+    items. Otherwise all sizes are 0.
+    """
 
     seen: Rows
 
 
 class Mended(Judged):
-    """What was changed. ``seen`` has the modes as they were, and the sizes of regular files (``MODE | SIZE``)."""
+    """The result of ``MendPlain``.
+
+    ``seen`` has the modes before the change and the sizes of regular files (``MODE | SIZE``).
+    """
 
     seen: Rows
 
 
 class ReadBack(Judged):
-    """What was read: the ``Version`` of each file, and its digest."""
+    """The result of ``Read``: the ``Version`` of each file that was read, in ``seen``, and its digest."""
 
     seen: Rows
     digests: Digests
 
 
 class Copied(Judged):
-    """What was copied, of the versions in ``Copy.rows``.
+    """The result of ``Copy``.
 
-    ``verdicts.bytes`` is what was copied (in /proc more than the size says). ``made`` are the inodes of what was made
-    under temporary names, with the ``marks`` of those that keep these. ``applied`` tells of metadata that was excused,
-    or is worth a notice.
+    Fields:
+        verdicts: ``verdicts.bytes`` has the number of bytes copied, which for a file in /proc may exceed its size.
+        digests: the digest of each copied file, if the settings have a digest function.
+        made: inode numbers of the files that were created under temporary names, and of all new files if the batch is
+            ``identified``.
+        marks: identity marks of those files, unless they were renamed to replace another item.
+        applied: by row, metadata that could not be set without this being an error, or that deserves a notice.
     """
 
     digests: Digests
@@ -166,19 +204,20 @@ class Copied(Judged):
 
 
 class FilesMade(Judged):
-    """What was made. ``applied`` as in ``Copied``."""
+    """The result of ``Make``. ``applied`` has the same meaning as in ``Copied``."""
 
     applied: dict[int, Applied]
 
 
 class Digests(Fields):
-    """One of ``size`` bytes for each row that was read; zeros for the others."""
+    """Digests of ``size`` bytes each, one for each row, in ``data``. Rows that were not read have zeros."""
 
     size: int
     data: bytearray
 
     @classmethod
     def of(cls, rows: int, size: int) -> Digests:
+        """Return digests of zeros."""
         return cls(size, bytearray(rows * size))
 
     def __getitem__(self, row: int) -> bytes:
@@ -192,10 +231,15 @@ class Digests(Fields):
 
 
 class List(Batch[Listed]):
-    """The next ``most`` names in an open directory, in its order; ``detailed``: with kinds (the letters of ``find
-    -type``, and ``?`` for what the directory does not tell) and inodes, as the directory tells them.
+    """List the next names of an open directory, in the order of the directory.
 
-    ``going_on`` is what a kernel keeps between the parts of one listing.
+    Fields:
+        directory: descriptor of the directory.
+        most: the largest number of names to return.
+        detailed: True if types and inode numbers are to be returned, too, as the directory lists them.
+        on_source: True if errors concern the source side.
+        going_on: the state of a listing in progress, which only the backend interprets; None to begin at the first
+            name.
     """
 
     directory: int
@@ -210,7 +254,13 @@ class List(Batch[Listed]):
 
 
 class Stat(OfNames[Stated]):
-    """What ``mask`` asks of each name. On the source's side errors that may pass are tried again."""
+    """Read the status of each name.
+
+    Fields:
+        mask: the columns to return.
+        on_source: True if the directory is on the source side: then transient errors are retried.
+        follow: True if symbolic links are followed.
+    """
 
     mask: int = FOUND
     on_source: bool = True
@@ -218,15 +268,21 @@ class Stat(OfNames[Stated]):
 
 
 class Copy(OfNames[Copied]):
-    """Small regular files of ``directory``, each by its plan.
+    """Copy small regular files of ``directory`` to ``target``, each by its plan.
 
-    ``rows`` (``VERSION`` and ``DEVICE``) are what the plans were made from: before anything is written, a file that is
-    not that very item (inode, device) has ``CHANGED``, and one of another version is to be decided ``ANEW``. So is one
-    whose name should be free and is not.
-    ``new_names`` are the names in the target, if those are others. ``temporaries`` are free names, one for each row;
-    empty where a plan needs none. Rows of another ``recipe`` are another batch. ``inherits``: what is made in
-    ``target`` inherits an ACL, which must go. ``identified``: ``made`` and ``marks`` are told of files that keep the
-    names under which they were made, too.
+    The code of a row is ``CHANGED`` if the source is no longer the same item (inode and device). It is ``ANEW`` if the
+    item has another version than in ``rows``, or if the name of a plan ``NEW`` is taken in the target. In these cases
+    nothing is written.
+
+    Fields:
+        target: descriptor of the target directory.
+        plans: a ``Plan`` for each row, perhaps with the flag ``SYNC``.
+        rows: the columns from which the plans were made (``VERSION`` and ``DEVICE``).
+        new_names: the packed names in the target if they differ from ``names``, otherwise empty.
+        temporaries: packed free names in the target, one for each row; a name is empty if its plan does not need it.
+        inherits: True if files created in ``target`` inherit an ACL that must be removed.
+        recipe: how new files are created; files with another recipe belong to another batch.
+        identified: True if ``made`` and ``marks`` are needed for files of the plan ``NEW``, too.
     """
 
     target: int
@@ -244,10 +300,15 @@ class Copy(OfNames[Copied]):
 
 
 class Read(OfNames[ReadBack]):
-    """Small regular files for their digests; what is no such file, or can't be read just so, wants ``CARE``.
+    """Read small regular files to compute their digests.
 
-    Of ``copies``, what the page cache holds is given up first. Sources did not change while they were read. ``whole``:
-    a file that is marked as half written (``pcopy.fsio.half_written``) wants ``CARE``, too.
+    Files that are large, not regular or not readable without complications get the code ``CARE``, and so do files that
+    change while they are read, unless ``copies`` is set.
+
+    Fields:
+        copies: True if the files are copies in the target: their pages are dropped from the page cache first, so that
+            they are read from storage.
+        whole: True if files that are marked as half written (``pcopy.fsio.half_written``) get ``CARE``, too.
     """
 
     copies: bool = False
@@ -255,7 +316,7 @@ class Read(OfNames[ReadBack]):
 
 
 class SyncDirectories(Batch[Judged]):
-    """Open directories, whose names are brought to stable storage. It is never cut short."""
+    """Sync open directories, so that their names reach stable storage. This batch cannot be cancelled."""
 
     directories: tuple[int, ...]
 
@@ -265,10 +326,16 @@ class SyncDirectories(Batch[Judged]):
 
 
 class Remove(OfNames[Removed]):
-    """Items that are no directories, and empty directories (``MODE`` tells which; without it nothing is a directory).
+    """Remove items that are not directories, and empty directories.
 
-    What is not the item of ``rows`` is to be decided ``ANEW``; without ``INODE`` nobody looks. What was gone before is
-    ``FAILED`` with ENOENT. ``gone`` has two numbers of 8 bytes, to which C and Python add 1 after each removal.
+    An item that is not the one of ``rows`` is not removed and gets the code ``ANEW``. An item that is missing already
+    gets ``FAILED`` with ENOENT.
+
+    Fields:
+        rows: columns of the items. Without ``INODE``, items are removed without a check. ``MODE`` says which are
+            directories; without it none is.
+        gone: memory of two 64-bit counters, or None. The C code adds 1 to the first and Python adds 1 to the second
+            after each removal.
     """
 
     rows: Rows
@@ -276,12 +343,17 @@ class Remove(OfNames[Removed]):
 
 
 class Mend(OfNames[Judged]):
-    """Items that get other owners, groups and modes, in this order; a symbolic link is changed itself.
+    """Set owner, group and mode of items, in this order. Symbolic links are not followed.
 
-    An item that is not that of ``rows`` (``MODE``, perhaps ``INODE`` and ``DEVICE``), or has another mode, owner or
-    group, is not changed, and gets the code ``ANEW``. ``wanted`` has ``MODE | OWNER | GROUP``, each ``KEEP`` where what
-    is there stays. ``acls``: an access ACL that all get, and a
-    default ACL for directories, as extended attributes have them; None where they stay, an empty default ACL is none.
+    An item is not changed and gets the code ``ANEW`` if it is not the item of ``rows``, or if its mode, owner or group
+    has changed since.
+
+    Fields:
+        rows: the columns from which the change was decided: ``MODE``, and where known ``OWNER``, ``GROUP``, ``INODE``
+            and ``DEVICE``.
+        wanted: the new values (``MODE | OWNER | GROUP``); ``KEEP`` for those that are not to be changed.
+        acls: None, or the access ACL for all items and the default ACL for directories, as values of extended
+            attributes. An empty default ACL removes the existing one.
     """
 
     rows: Rows
@@ -290,10 +362,17 @@ class Mend(OfNames[Judged]):
 
 
 class MendPlain(OfNames[Mended]):
-    """Items that are no directories: all get the owner ``uid``, the group ``gid`` (``KEEP``: as they are), and of their
-    permission bits ``modes`` makes others, a column ("H") with a row for each of 4096. ``SKIPPED``: nothing differs.
+    """Set the same owner and group for all items, and change their permission bits by one table. Directories are
+    excluded.
 
-    What is a directory, or not the item of ``rows`` (``INODE``), is to be decided ``ANEW``.
+    The code is ``SKIPPED`` if an item has these values already, and ``ANEW`` for a directory or for an item that is not
+    the one of ``rows`` (``INODE``).
+
+    Fields:
+        rows: the columns that identify the items.
+        modes: array of type "H" with the new permission bits for each of the 4096 possible ones.
+        uid: the new owner, or ``KEEP``.
+        gid: the new group, or ``KEEP``.
     """
 
     rows: Rows
@@ -303,8 +382,16 @@ class MendPlain(OfNames[Mended]):
 
 
 class Make(OfNames[FilesMade]):
-    """Small regular files, with what ``rows`` tell (``MADE``): the contents of each begin at its offset in
-    ``contents``, and its times are its ``mtime``. One whose name is taken is ``ANEW``. ``inherits`` as in ``Copy``."""
+    """Create small regular files from contents and metadata in memory.
+
+    A row whose name is taken gets the code ``ANEW``.
+
+    Fields:
+        rows: the metadata (``MADE``); atime and mtime are both set to the column of mtimes.
+        contents: the contents of all files.
+        offsets: where in ``contents`` each file begins.
+        inherits: True if files created in the directory inherit an ACL that must be removed.
+    """
 
     rows: Rows
     contents: bytes | memoryview
@@ -313,8 +400,10 @@ class Make(OfNames[FilesMade]):
 
 
 class Compare(OfNames[Judged]):
-    """Have items of ``directory`` the same extended attributes and ACLs as those of ``target``, as far as these are
-    copied? They are ``DONE`` if so; others want ``CARE``, and so does what can't be told. ``new_names`` as in ``Copy``.
+    """Compare the extended attributes and ACLs of items in ``directory`` with those of items in ``target``.
+
+    Only attributes that are copied are compared. Items with equal attributes get the code ``DONE``. Other items get
+    ``CARE``, and so do those that cannot be compared here. ``new_names`` has the same meaning as in ``Copy``.
     """
 
     target: int
@@ -326,7 +415,10 @@ class Compare(OfNames[Judged]):
 
 
 class Trial(OfNames[Judged]):
-    """One bare ``call`` for each name, and no more, for who measures a file system. ``RENAME`` gives ``new_names``."""
+    """Carry out one bare system call for each name, to measure a file system.
+
+    ``call`` is the operation; ``RENAME`` renames each item to its name in ``new_names``.
+    """
 
     call: Call
     new_names: bytes = b""

@@ -1,7 +1,7 @@
-"""Builds the kernel in C (``pcopy.fsio.kernel._native``): setup.py, bin/build-kernel and the tests run this file.
+"""Build of the C extension ``pcopy.fsio.kernel._native``. This file is run by setup.py, bin/build-kernel and the tests.
 
-Where there is no compiler, or no header of Python's, pcopy is installed without: the kernel in Python does the same,
-more slowly.
+Where there is no C compiler, or where Python's headers are missing, pcopy is installed without the extension. The
+Python backend then does the same work, more slowly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from cffi import FFI, VerificationError
 
 FLAGS = ("-std=gnu11", "-O2", "-pthread")
-"""Nothing that ties it to this machine's processor: it may be installed for others."""
+"""Compiler flags. None ties the extension to the processor of this machine, because it may be installed on others."""
 
 _ROOT = Path(__file__).resolve().parents[3]
 _PACKAGE = Path("pcopy/fsio/kernel")
@@ -27,7 +27,11 @@ _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
 def make_builder(root: Path = Path(), **options: Any) -> FFI:
-    """``root`` is that of the checkout; setuptools wants it to be the working directory."""
+    """Return the cffi builder of the extension.
+
+    ``root`` is the root of the checkout. setuptools requires that it is the working directory. ``options`` are passed
+    to ``FFI.set_source``.
+    """
     native = root / _NATIVE
     builder = FFI()
     builder.cdef(_COMMENT.sub("", (native / "kernel.h").read_text()))
@@ -47,20 +51,21 @@ def make_builder(root: Path = Path(), **options: Any) -> FFI:
 
 
 def build_in_place() -> Path:
-    """Puts it beside this file, at once: processes that have loaded an older one keep that. Returns where it is.
+    """Build the extension next to this file, and return its path.
 
-    Raises ``VerificationError`` if it cannot be compiled; the compiler has said why.
+    The file is replaced by a rename, so that processes that have loaded the old one keep it. Raise
+    ``VerificationError`` if it cannot be compiled; the compiler has printed why.
     """
-    place = _ROOT / _PACKAGE / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+    path = _ROOT / _PACKAGE / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
     with tempfile.TemporaryDirectory(prefix="pcopy-kernel-") as directory:
         made = Path(make_builder(_ROOT).compile(tmpdir=directory))
-        beside = place.with_name(f"_native.{os.getpid()}.so")
-        shutil.copy(made, beside)
-        beside.replace(place)
-    return place
+        temporary = path.with_name(f"_native.{os.getpid()}.so")
+        shutil.copy(made, temporary)
+        temporary.replace(path)
+    return path
 
 
-if __name__ == "__cffi__":  # what setuptools runs; an import does nothing
+if __name__ == "__cffi__":  # run by setuptools; a plain import builds nothing
     builder = make_builder(optional=True)
 elif __name__ == "__main__":
     try:

@@ -1,7 +1,7 @@
-"""Chooses the kernel of a process: the one in C, or the one in Python where that is not installed.
+"""Choice of the backend of a process: the C backend, or the Python backend where the C extension is not installed.
 
-The environment variable ``PCOPY_KERNEL`` says which one it has to be: ``c`` or ``python``. Whoever starts ranks asks
-``kernel_name`` before, so that a refusal is told once.
+The environment variable ``PCOPY_KERNEL`` (``c`` or ``python``) requires one of them. The process that starts ranks
+calls ``kernel_name`` before, so that a refusal is reported once and not by every rank.
 """
 
 from __future__ import annotations
@@ -15,28 +15,36 @@ if TYPE_CHECKING:
     from pcopy.fsio.kernel.interface import Kernel, Settings
 
 VARIABLE = "PCOPY_KERNEL"
+"""Environment variable that requires one of the backends."""
 NAMES = ("c", "python")
+"""Permitted values of that variable."""
 
 
 def kernel_name() -> str:
-    """Which one it is; raises ``Refused`` if the one that has to be there is not."""
+    """Return ``c`` or ``python``, the backend to use.
+
+    Raise ``Refused`` if the environment variable has another value, or if it requires a backend that is not installed.
+    """
     wanted = os.environ.get(VARIABLE, "")
     if wanted not in ("", *NAMES):
-        raise Refused(f"PCOPY_KERNEL is '{wanted[:64]}'; write c or python, or unset it")
+        raise Refused(f"PCOPY_KERNEL is '{wanted[:64]}': set it to c or python, or unset it")
     if wanted == "python":
         return wanted
     try:
         import pcopy.fsio.kernel._native  # noqa: F401
     except ImportError as error:
         if wanted:
-            advice = "unset it, or install pcopy anew where there is a C compiler"
-            raise Refused(f"PCOPY_KERNEL=c, but the kernel in C is not installed here ({error}): {advice}") from None
+            advice = "unset it, or reinstall pcopy where there is a C compiler"
+            raise Refused(f"PCOPY_KERNEL=c, but the C backend is not installed here ({error}): {advice}") from None
         return "python"
     return "c"
 
 
 def load_kernel() -> None:
-    """What all ranks need, before they are forked; raises ``Refused`` as ``kernel_name`` does."""
+    """Import the modules of the backend before ranks are forked, so that all ranks share them.
+
+    Raise ``Refused`` as ``kernel_name`` does.
+    """
     if kernel_name() == "python":
         import pcopy.fsio.kernel.python
     else:
@@ -44,7 +52,7 @@ def load_kernel() -> None:
 
 
 def make_kernel(settings: Settings) -> Kernel:
-    """The one kernel of a process; raises ``Refused`` as ``kernel_name`` does."""
+    """Return a new backend, the only one of this process. Raise ``Refused`` as ``kernel_name`` does."""
     if kernel_name() == "python":
         from pcopy.fsio.kernel.python import PythonKernel
 

@@ -1,13 +1,14 @@
-"""Packed columns: what goes into a kernel and comes out of it, without an object for each file.
+"""Packed columns: the input and output of a backend, without a Python object for each file.
 
-A column holds one value for each row of a batch, as a C array does: ``bytes`` or ``bytearray`` for one byte a row,
-``array`` for numbers, in this machine's byte order. Names are one string, joined by slashes, which no name contains.
-A kernel in C reads and writes the very memory. What is told of few rows only (``texts``, ``applied``) is a dictionary
-by row.
+A column holds one value for each row of a batch and has the memory layout of a C array: ``bytes`` or ``bytearray`` for
+one byte per row, ``array`` for numbers in native byte order. Names are packed into one string, joined by slashes, which
+cannot occur in names. The C backend reads and writes this memory directly. Data that few rows have (``texts``,
+``applied``) are in dictionaries by row.
 
-Times are nanoseconds since 1970 in 64 bits. These end in 2262: a later time is ``LAST``, one before 1677 is ``FIRST``,
-and C leaves a file that has such a time to Python. ``Rows.far`` has the exact time of such a row. No time is compared,
-stored or shown from its column: ``Rows.time``, ``times``, ``version`` and ``status`` return exact ones.
+Times are nanoseconds since 1970 in signed 64 bits, which cover the years 1677 to 2262. A later time is stored as
+``LAST`` and an earlier one as ``FIRST``; the C backend leaves files with such times to Python. ``Rows.far`` has the
+exact times of these rows. To compare, store or show a time, use ``Rows.time``, ``times``, ``version`` or ``status``,
+which return exact times, and not the column.
 """
 
 from __future__ import annotations
@@ -36,17 +37,19 @@ INODE = 0x100
 SIZE = 0x200
 BLOCKS = 0x400
 DEVICE = 1 << 20
-"""A mask says which columns there are. The bits are those of statx(2), which tells devices always and has no bit for
-them."""
+"""Bits of a column mask, which says which columns exist.
+
+They are the bits of statx(2), except ``DEVICE``: statx(2) returns the device always and has no bit for it.
+"""
 
 VERSION = INODE | SIZE | MTIME | CTIME
-"""What must stay the same while a file is copied, as ``pcopy.fsio.source.Version``."""
+"""Columns that must not change while a file is copied: those of ``pcopy.fsio.source.Version``."""
 
 FOUND = VERSION | MODE | DEVICE
-"""What a scan wants to know of what it finds."""
+"""Columns that a scan reads for each item that it finds."""
 
 MADE = MODE | OWNER | GROUP | MTIME | SIZE
-"""What is told of files that are made from memory."""
+"""Columns that a file needs that is created from memory."""
 
 COLUMNS = (
     ("mode", "I", MODE, "st_mode"),
@@ -61,23 +64,26 @@ COLUMNS = (
     ("device", "Q", DEVICE, "st_dev"),
     ("blocks", "Q", BLOCKS, "st_blocks"),
 )
-"""Name, type and bit of each column, in the order in which they are packed, and what stat(2) calls it."""
+"""All columns in the order in which they are packed: name, type code of ``array``, bit of the mask, field of
+``os.stat_result``."""
 
 FIRST, LAST = -(2**63), 2**63 - 1
-"""A time that is one of these may be another, which 64 bits can't hold."""
+"""The ends of the range of times. A column value equal to one of them may stand for a time outside the range."""
 
 _FAR = Struct("=BQqI")
-"""A time that no column holds, behind packed columns: index in ``COLUMNS``, row, seconds, nanoseconds."""
+"""A time outside the range, as it follows packed columns: index in ``COLUMNS``, row, seconds, nanoseconds."""
 _SECOND = 10**9
-"""In nanoseconds."""
+"""Nanoseconds per second."""
 TIMES = frozenset(name for name, typecode, *_ in COLUMNS if typecode == "q")
-"""The names of the columns of times."""
+"""Names of the columns that hold times."""
 _NUMBER = {name: number for number, (name, *_) in enumerate(COLUMNS)}
 
 
 class Status(NamedTuple):
-    """One row, with the names that ``os.stat_result`` has; 0 for what there is no column of. (Only regular files
-    are decided about here, which have no device number.)"""
+    """The status of one row, with the field names of ``os.stat_result``. Fields without a column are 0.
+
+    ``st_rdev`` is always 0: the callers decide about regular files only, which have no device number.
+    """
 
     st_mode: int
     st_size: int
@@ -89,7 +95,7 @@ class Status(NamedTuple):
 
 
 UNKNOWN = os.stat_result((0,) * os.stat_result.n_fields)
-"""Of what could not be looked at."""
+"""A status of zeros, for items whose status could not be read."""
 
 
 KINDS = {
@@ -101,21 +107,24 @@ KINDS = {
     stat.S_IFCHR: ord("c"),
     stat.S_IFBLK: ord("b"),
 }
-"""Letters of types, as ``find -type`` has them."""
+"""Letters of item types, as in ``find -type``, by the type bits of the mode."""
 
 
 def numbers(typecode: str, rows: int) -> array[int]:
-    """A column of zeros."""
+    """Return a column of zeros."""
     return array(typecode, [0]) * rows
 
 
 def pack_names(names: Iterable[bytes]) -> bytes:
-    """Names as one string; no name contains a slash."""
+    """Return the names as one string, joined by slashes."""
     return b"/".join(names)
 
 
 def unpack_names(packed: bytes, rows: int = 1) -> list[bytes]:
-    """The names. ``rows`` is wanted only where it may be 0: no name at all is packed as one empty name is."""
+    """Return the names of a packed string.
+
+    ``rows`` matters only if it may be 0: no names and one empty name are packed alike.
+    """
     return packed.split(b"/") if rows else []
 
 
@@ -128,7 +137,7 @@ def _column(typecode: str, field: str, statuses: Sequence[os.stat_result]) -> ar
 
 
 class Rows:
-    """What is known of the items of a batch. Columns that are not in ``mask`` are empty."""
+    """Columns with the status of the items of a batch. Columns that are not in ``mask`` are empty."""
 
     mode: array[int] = array("I")
     links: array[int] = array("I")
@@ -142,10 +151,10 @@ class Rows:
     device: array[int] = array("Q")
     blocks: array[int] = array("Q")
     far: Mapping[tuple[str, int], int] = MappingProxyType({})
-    """Exact times, by column and row, where 64 bits can't hold them."""
+    """Exact times outside the 64-bit range, by column name and row."""
 
     def __init__(self, number: int, mask: int) -> None:
-        """``number`` rows of zeros."""
+        """Create ``number`` rows of zeros, with the columns of ``mask``."""
         self.number = number
         self.mask = mask
         for name, typecode, bit, _ in COLUMNS:
@@ -157,20 +166,20 @@ class Rows:
 
     @classmethod
     def to_fill(cls, number: int, mask: int) -> Rows:
-        """Whoever asks sets all columns of ``mask``."""
+        """Return rows without columns: the caller must set every column of ``mask``."""
         rows = cls.__new__(cls)
         rows.number, rows.mask = number, mask
         return rows
 
     @classmethod
     def of(cls, statuses: Sequence[os.stat_result], mask: int) -> Rows:
-        """What stat(2) has told of all rows."""
+        """Return rows filled from the status of each item, as stat(2) returned it."""
         rows = cls(len(statuses), mask)
         rows.put(0, statuses)
         return rows
 
     def put(self, start: int, statuses: Sequence[os.stat_result]) -> None:
-        """What stat(2) has told of the rows from ``start`` on."""
+        """Fill the rows from ``start`` on from these statuses."""
         end = start + len(statuses)
         for name, typecode, bit, field in COLUMNS:
             if self.mask & bit:
@@ -180,23 +189,29 @@ class Rows:
                     self.keep_far(name, map(attrgetter(field), statuses), start)
 
     def keep_far(self, name: str, times: Iterable[int], start: int = 0) -> None:
-        """Keep those of the exact ``times`` of the rows from ``start`` on that the column ``name`` can't hold."""
+        """Record those times that are outside the 64-bit range.
+
+        Args:
+            name: name of the column.
+            times: exact times of consecutive rows, in nanoseconds.
+            start: the first of these rows.
+        """
         found = {(name, row): time for row, time in enumerate(times, start) if not FIRST <= time <= LAST}
         if found:
             self.far = {**self.far, **found}
 
     def time(self, name: str, row: int) -> int:
-        """Return the exact time of one row; ``name`` is that of a column of times."""
+        """Return the exact time of one row, in nanoseconds. ``name`` is a column of times."""
         time: int = getattr(self, name)[row]
         return self.far.get((name, row), time) if self.far else time
 
     def times(self, name: str) -> Sequence[int]:
-        """Return the exact times of all rows."""
+        """Return the exact times of all rows, in nanoseconds. ``name`` is a column of times."""
         column: array[int] = getattr(self, name)
         return [self.far.get((name, row), time) for row, time in enumerate(column)] if self.far else column
 
     def is_item(self, row: int, status: os.stat_result) -> bool:
-        """Is it the same item, of the same type, as far as there are columns that tell?"""
+        """Return True if the row and ``status`` have the same inode, device and type. Missing columns are ignored."""
         return (
             (not self.inode or self.inode[row] == status.st_ino)
             and (not self.device or self.device[row] == status.st_dev)
@@ -204,7 +219,8 @@ class Rows:
         )
 
     def is_item_of(self, row: int, other: Rows) -> bool:
-        """Return True if the row of both is one item, of one type; both have these columns."""
+        """Return True if this row and the same row of ``other`` have the same inode, device and type. Both need these
+        columns."""
         return (
             self.inode[row] == other.inode[row]
             and self.device[row] == other.device[row]
@@ -212,7 +228,7 @@ class Rows:
         )
 
     def has_owner_and_mode(self, row: int, status: os.stat_result) -> bool:
-        """Return True if owner, group and mode are those of the row, as far as there are columns for them."""
+        """Return True if owner, group and mode of ``status`` are those of the row. Missing columns are ignored."""
         return (
             (not self.mode or self.mode[row] == status.st_mode)
             and (not self.uid or self.uid[row] == status.st_uid)
@@ -220,15 +236,16 @@ class Rows:
         )
 
     def versions(self) -> list[tuple[int, int, int, int]]:
-        """What ``version`` tells, of all rows."""
+        """Return the versions of all rows as tuples: inode, size, mtime, ctime."""
         return list(zip(self.inode, self.size, self.times("mtime"), self.times("ctime"), strict=True))
 
     def version(self, row: int) -> Version:
-        """Only where all columns of ``VERSION`` are there."""
+        """Return the version of one row. All columns of ``VERSION`` must exist."""
         return Version(self.inode[row], self.size[row], self.time("mtime", row), self.time("ctime", row))
 
     def status(self, row: int) -> Status:
-        """One row as an object, for what is decided with more care. Without a column of modes all are regular files."""
+        """Return one row as an object, for decisions that are made file by file. Without a column of modes, it is a
+        regular file."""
         return Status(
             self.mode[row] if self.mode else stat.S_IFREG,
             self.size[row] if self.size else 0,
@@ -240,7 +257,7 @@ class Rows:
         )
 
     def chosen(self, rows: Sequence[int]) -> Rows:
-        """Some of the rows, in their order."""
+        """Return a copy of the given rows, in the given order."""
         some = Rows.to_fill(len(rows), self.mask)
         for name, typecode, bit, _ in COLUMNS:
             if self.mask & bit:
@@ -256,7 +273,7 @@ class Rows:
         return some
 
     def part(self, start: int, end: int) -> Rows:
-        """The rows from ``start`` up to ``end``."""
+        """Return a copy of the rows from ``start`` up to, but not including, ``end``."""
         some = Rows.to_fill(end - start, self.mask)
         for name, _, bit, _ in COLUMNS:
             if self.mask & bit:
@@ -266,8 +283,11 @@ class Rows:
         return some
 
     def packed(self, mask: int | None = None) -> bytes:
-        """The columns of ``mask``, which must be there, or all, as one string, to travel in a task; behind them the
-        times of these that no column holds."""
+        """Return columns as one string that can be sent in a task.
+
+        The times outside the 64-bit range follow the columns. ``mask`` selects the columns, which must exist; None
+        means all.
+        """
         mask = self.mask if mask is None else mask
         columns = [getattr(self, name).tobytes() for name, _, bit, _ in COLUMNS if mask & bit]
         for (name, row), time in self.far.items():
@@ -277,7 +297,8 @@ class Rows:
 
     @classmethod
     def unpacked(cls, packed: bytes, number: int, mask: int) -> Rows:
-        """What was packed with this ``mask``; raises ``ValueError`` if it is not ``number`` rows of that."""
+        """Return the rows from which ``packed`` was made with this ``mask``. Raise ``ValueError`` if the length does
+        not match."""
         rows = cls.to_fill(number, mask)
         start = 0
         for name, typecode, bit, _ in COLUMNS:
@@ -288,45 +309,48 @@ class Rows:
                 setattr(rows, name, column)
                 start = end
         if start > len(packed) or (len(packed) - start) % _FAR.size:
-            raise ValueError("the columns have another length")
+            raise ValueError("the length of the packed columns does not match the number of rows")
         if start < len(packed):
             rows.far = _unpacked_far(packed[start:], number, mask)
         return rows
 
 
 def _unpacked_far(packed: bytes, number: int, mask: int) -> dict[tuple[str, int], int]:
-    """Return what ``Rows.far`` was packed from; raise ``ValueError`` unless all are times of these columns and rows."""
+    """Return the value of ``Rows.far`` that was packed; raise ``ValueError`` if a time does not belong to a column or
+    row."""
     far: dict[tuple[str, int], int] = {}
     for column, row, seconds, part in _FAR.iter_unpack(packed):
         name, typecode, bit, _ = COLUMNS[column] if column < len(COLUMNS) else ("", "", 0, "")
         if typecode != "q" or not mask & bit or row >= number or part >= _SECOND:
-            raise ValueError("a time is of no such column or row")
+            raise ValueError("a packed time belongs to a column or row that does not exist")
         far[name, row] = seconds * _SECOND + part
     return far
 
 
 class Code(IntEnum):
-    """What became of a row."""
+    """The outcome of a row."""
 
     PENDING = 0
-    """Nobody has begun it yet."""
+    """The row has not been started."""
     DONE = 1
+    """The row was processed without a problem."""
     SKIPPED = 2
-    """Its plan was to do nothing."""
+    """The plan was to leave the item unchanged, or it already is as required."""
     CARE = 3
-    """No plain case: nothing was changed, and it is to be done with more care, by others."""
+    """Nothing was changed: the fast path does not handle this item, and the caller has to use the slow path."""
     ANEW = 4
-    """It is not what the plan was made from: nothing was changed, and it is to be decided anew."""
+    """Nothing was changed: the item is not the one from which the plan was made. The caller has to decide again."""
     LACKS = 5
-    """It is whole and has its name, but not all of its metadata could be set."""
+    """The item is complete and has its name, but some of its metadata could not be set."""
     FAILED = 6
-    """On the target's side; nothing is left."""
+    """An operation on the target failed; nothing of the new item remains."""
     UNREAD = 7
-    """Failed on the source's side."""
+    """An operation on the source failed."""
     CHANGED = 8
-    """The source is no longer what it was when it was found: gone, another item, or changed while it was read."""
+    """The source is no longer as the scan found it: it was removed, replaced by another item, or modified while it was
+    read."""
     CANCELLED = 9
-    """The ticket was cancelled before the row was begun."""
+    """The ticket was cancelled before the row was started."""
 
 
 OPERATIONS = (
@@ -334,16 +358,16 @@ OPERATIONS = (
     "removexattr", "chmod", "utimensat", "fsync", "close", "rename", "unlink", "rmdir", "readdir", "lseek",
     "link",
 )  # fmt: skip
-"""The operation of a verdict is an index into these."""
+"""Names of operations. A verdict stores an index into this tuple."""
 
 _OPERATION = {name: index for index, name in enumerate(OPERATIONS)}
 
 
 class Verdicts:
-    """What became of each row: code, errno, operation, bytes moved, and nanoseconds that it took.
+    """Columns with the outcome of each row: code, errno, operation, bytes moved, and duration in nanoseconds.
 
-    ``texts`` hold what numbers can't say of a problem: the name of an attribute, and words of our own. ``moved`` is the
-    sum of all bytes so far.
+    ``texts`` has, by row, the parts of a problem that the columns cannot express: the name of an extended attribute and
+    a message of pcopy. ``moved`` is the sum of the bytes of all rows so far.
     """
 
     __slots__ = ("bytes", "codes", "errnos", "moved", "nanoseconds", "operations", "texts")
@@ -361,7 +385,10 @@ class Verdicts:
         return len(self.codes)
 
     def fail(self, row: int, problem: Problem) -> None:
-        """Takes a problem apart."""
+        """Record the problem of a row.
+
+        The type of the problem decides the code: ``LACKS``, ``CHANGED``, ``UNREAD`` or ``FAILED``.
+        """
         if isinstance(problem, MetadataProblem):
             code = Code.LACKS
         elif problem.changed:
@@ -371,7 +398,7 @@ class Verdicts:
         self.set(row, code, problem)
 
     def set(self, row: int, code: Code, problem: Problem) -> None:
-        """Notes what was met, under a ``code`` of the caller's choice."""
+        """Record the problem of a row, with a ``code`` that the caller chooses."""
         operation, _, attribute = problem.operation.partition(" ")
         number = problem.errno or 0
         text = problem.strerror or ""
@@ -382,20 +409,21 @@ class Verdicts:
             self.texts[row] = attribute, "" if text == os.strerror(number) else text
 
     def problem(self, row: int) -> Problem:
-        """What went wrong with a row that ``LACKS`` something, or was not done; as it was put in."""
+        """Return the problem of a row that failed or whose code is ``LACKS``, equal to the one that was recorded."""
         code = self.codes[row]
         attribute, text = self.texts.get(row, ("", ""))
         operation = OPERATIONS[self.operations[row]]
         if attribute:
             operation = f"{operation} {attribute}"
         if code == Code.LACKS:
-            is_read = operation.startswith(("listxattr", "getxattr"))  # which batches do on the source only
+            # Batches read extended attributes on the source side only.
+            is_read = operation.startswith(("listxattr", "getxattr"))
             return MetadataProblem(operation, self.errnos[row], on_source=is_read, text=text)
         on_source = code in (Code.UNREAD, Code.CHANGED)
         return Problem(operation, self.errnos[row], on_source=on_source, text=text, changed=code == Code.CHANGED)
 
     def rows(self, code: Code) -> Sequence[int]:
-        """Those with this code."""
+        """Return the indices of the rows with this code."""
         number = self.codes.count(code)
         if number == len(self.codes):
             return range(number)
@@ -403,7 +431,7 @@ class Verdicts:
 
 
 class Marks(dict[int, bytes]):
-    """The marks of ``pcopy.fsio.identity``, by row; few batches have some."""
+    """Identity marks (``pcopy.fsio.identity``) by row. Rows without one have an empty mark; few batches have any."""
 
     def __missing__(self, row: int) -> bytes:
         return b""

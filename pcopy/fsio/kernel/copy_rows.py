@@ -1,8 +1,12 @@
-"""Copies the rows of one batch, in plain Python, one after the other.
+"""The rows of a ``Copy`` batch in the Python backend: copies small files one after the other.
 
-System calls per file: open, fstat, read, flistxattr (and a fgetxattr per name), fstat, close of the source; open,
-write, fchown, fchmod, utimensat, close of the target. Nothing twice, nothing dropped. A file under a temporary name is
-looked at with one fstat more; one that is synced with an fsync; one that replaces another with a rename and a stat.
+System calls per file:
+
+- source: open, fstat, read, flistxattr, a fgetxattr for each attribute name, fstat, close;
+- target: open, write, fchown, fchmod, utimensat, close.
+
+No call is made twice. A file under a temporary name costs one more fstat, a synced file an fsync, and a file that
+replaces another one a rename and a stat.
 """
 
 from __future__ import annotations
@@ -29,27 +33,39 @@ from pcopy.fsio.temporary import NEW, remove
 from pcopy.libc import type_of_file_system
 
 READ = FLAGS | os.O_NOATIME
+"""Flags of open(2) for a source file. O_NOATIME keeps its atime unchanged."""
 FULL = (errno.ENOSPC, errno.EROFS)
+"""Errors that mean that the target file system is full or read-only."""
 _OF_NO_SIZE = 64 << 10
-"""Bytes that are asked for of a file whose size is 0: /proc/kmsg refuses to return less than a line."""
+"""Bytes to read from a file whose size is 0. /proc/kmsg refuses to read less than a line."""
 _TAKEN = Problem("create", errno.EEXIST)
 _NOTHING = Applied()
 
-# Looked up once: these run a dozen times a file.
+# Looked up once, for speed: each is called several times per file.
 _open, _fstat, _read, _write, _close, _listxattr = os.open, os.fstat, os.read, os.write, os.close, os.listxattr
 _chown, _chmod, _utime, _is_regular = os.chown, os.chmod, os.utime, stat.S_ISREG
 _now = time.monotonic_ns
-# Plain numbers: to look up a member of an enum takes longer than to compare it.
+# Integers, because looking up a member of an enum takes longer than comparing it.
 _NEW, _REPLACE, _TEMPORARY, _REFUSE = map(int, (Plan.NEW, Plan.REPLACE, Plan.TEMPORARY, Plan.REFUSE))
 _AT_ONCE = {int(Plan.SKIP): Code.SKIPPED, int(Plan.CARE): Code.CARE}
 _DONE = int(Code.DONE)
 
 
 class Copying:
-    """One batch under way; it ends once the target was full, or read-only, twice without a success in between."""
+    """A ``Copy`` batch in progress.
+
+    It stops when the target was found full or read-only twice without a successful copy in between.
+    """
 
     def __init__(self, settings: Settings, batch: Copy, digest_size: int, result: Copied | None = None) -> None:
-        """``result``: where other rows are told already."""
+        """Prepare the rows.
+
+        Args:
+            settings: settings of the job.
+            batch: the files to copy.
+            digest_size: bytes of a digest.
+            result: the result to fill in if the C backend has already processed other rows; None to create one.
+        """
         self._batch = batch
         self._digest = settings.digest
         self._preserve = preserve = settings.preserve
@@ -71,7 +87,7 @@ class Copying:
         )
 
     def run(self, start: int, end: int) -> None:
-        """The rows from ``start`` up to ``end``, or until it is full."""
+        """Copy the rows from ``start`` up to, but not including, ``end``; stop earlier if the target is full."""
         verdicts, plans = self.result.verdicts, self._batch.plans
         codes, nanoseconds = verdicts.codes, verdicts.nanoseconds
         began = _now()
@@ -88,7 +104,7 @@ class Copying:
                     codes[row] = self._copy(row, plan)
                     if codes[row] == _DONE:
                         self._full = 0
-                except OSError as error:  # a bare one can come from closing the source only
+                except OSError as error:  # all errors are a Problem, except one from closing the source
                     verdicts.fail(row, Problem.of("close", error, on_source=True))
                     self._full += verdicts.codes[row] == Code.FAILED and error.errno in FULL
             ended = _now()
@@ -97,16 +113,21 @@ class Copying:
 
     @property
     def is_full(self) -> bool:
+        """True if the target was full or read-only twice in a row."""
         return self._full > 1
 
     def _copy(self, row: int, plan: int) -> int:
-        """One file. What is spelled out here rather than called is so because it runs for each of them."""
+        """Copy one file and return its code.
+
+        For speed, the body repeats code of other functions instead of calling them: it runs once for every small file.
+        Raise ``OSError`` on failure.
+        """
         batch, name = self._batch, self._names[row]
         try:
             refuse_consumed(batch.directory, name)
             reading = _open(name, self._flags, dir_fd=batch.directory)
         except OSError:
-            # without O_NOATIME, and telling errors apart
+            # Open again, without O_NOATIME if that was refused, and with retries and exact errors.
             reading = open_source(batch.directory, name, follow=self._follow)
         operation = "fstat"
         try:
@@ -126,11 +147,11 @@ class Copying:
                 data = whole
             try:
                 names = _listxattr(reading)
-            except OSError:  # once more, patiently
+            except OSError:  # read_xattrs lists them again, with retries
                 names = None
             xattrs = NO_XATTRS if names == [] else read_xattrs(reading, self._preserve, names)
             operation = "fstat"
-            again = _fstat(reading)
+            again = _fstat(reading)  # shows if the file was written to while it was read
             if again.st_ctime_ns != ctime or again.st_mtime_ns != mtime or again.st_size != size:
                 raise changed("read", "the file changed while it was copied")
         except OSError as error:
@@ -148,14 +169,17 @@ class Copying:
         return self._make(row, plan, data, status, xattrs)
 
     def _differs(self, row: int, status: os.stat_result) -> int:
-        """It is not what the plan was made from: another version, or another item, for which it raises ``Problem``."""
+        """Return ``ANEW`` if the source has another version than in the plan; raise ``Problem`` for another item."""
         is_same = status.st_ino == self._versions[row][0] and status.st_dev == self._devices[row]
         if not (is_same and _is_regular(status.st_mode)):
             raise changed("open", "another file has taken its name")
         return Code.ANEW
 
     def _make_plain(self, row: int, data: bytes, status: os.stat_result) -> int:
-        """As ``_make``, for nearly all files, to which nothing happens; with all others ``NewFile`` goes on."""
+        """Create the copy of a file without special metadata, and return its code: the fast path of ``_make``.
+
+        If anything fails, ``NewFile`` completes or removes the file.
+        """
         directory, name = self._batch.target, self._new_names[row]
         try:
             writing = open_patiently(name, NEW, 0o600, dir_fd=directory)
@@ -163,36 +187,40 @@ class Copying:
             return self._refused(row, _NEW, Problem.of("create", error))
         try:
             try:
-                put = _write(writing, data) if data else 0
+                written = _write(writing, data) if data else 0
             except OSError as error:
                 raise Problem.of("write", error) from error
             try:
-                is_dressed = put == len(data)
-                if is_dressed:
+                has_metadata = written == len(data)
+                if has_metadata:
+                    # The owner is set first, because the operating system clears set-id bits when the owner changes.
                     _chown(writing, status.st_uid, status.st_gid)
                     _chmod(writing, status.st_mode & 0o7777)
                     _utime(writing, ns=(status.st_atime_ns, status.st_mtime_ns))
             except OSError:
-                is_dressed = self._plain = False
+                has_metadata = self._plain = False
         except BaseException:
             with NewFile(directory, name, writing):
                 raise
-        if not is_dressed:
-            return self._fill(NewFile(directory, name, writing), row, _NEW, data, put, status, NO_XATTRS)
+        if not has_metadata:
+            return self._fill(NewFile(directory, name, writing), row, _NEW, data, written, status, NO_XATTRS)
         try:
             _close(writing)
         except OSError as error:
             remove(directory, name)
             raise Problem.of("close", error) from error
         verdicts = self.result.verdicts
-        verdicts.bytes[row] = put
-        verdicts.moved += put
+        verdicts.bytes[row] = written
+        verdicts.moved += written
         if self._digest is not None:
             self.result.digests[row] = self._digest(data)
         return _DONE
 
     def _make(self, row: int, plan: int, data: bytes, status: os.stat_result, xattrs: Xattrs) -> int:
-        """The copy: contents, metadata, its name; or nothing is left of it. Raises ``Problem``."""
+        """Create the copy with contents and metadata under its name, and return its code.
+
+        Raise ``Problem`` if this fails; then nothing of the copy remains.
+        """
         made_as = self._new_names[row] if plan == _NEW else self._temporaries[row]
         try:
             new = NewFile.at(self._batch.target, made_as, self._batch.recipe)
@@ -201,24 +229,39 @@ class Copying:
         return self._fill(new, row, plan, data, 0, status, xattrs)
 
     def _refused(self, row: int, plan: int, problem: Problem) -> int:
-        """The file could not be created. Raises ``Problem``, unless it is to be decided anew."""
+        """Handle a copy that could not be created.
+
+        Return ``ANEW`` if a name that should be free is taken, otherwise raise ``problem``.
+        """
         if plan != _NEW or problem.errno != errno.EEXIST:
             raise problem
         self.result.verdicts.set(row, Code.ANEW, _TAKEN)
         return Code.ANEW
 
     def _fill(
-        self, new: NewFile, row: int, plan: int, data: bytes, put: int, status: os.stat_result, xattrs: Xattrs
+        self, new: NewFile, row: int, plan: int, data: bytes, written: int, status: os.stat_result, xattrs: Xattrs
     ) -> int:
-        """All that is missing of a ``new`` file into which ``put`` bytes have been written. Raises ``Problem``."""
+        """Complete a new file and return its code.
+
+        Args:
+            new: the new file.
+            row: its row.
+            plan: its plan.
+            data: the whole contents.
+            written: how many bytes of ``data`` have been written.
+            status: status of the source.
+            xattrs: extended attributes of the source.
+
+        Raise ``Problem`` if this fails.
+        """
         result = self.result
         sync = bool(self._batch.plans[row] & SYNC)
         with new:
             try:
-                if data and not put:
-                    put = _write(new.descriptor, data)
-                if put != len(data):
-                    write_all(new.descriptor, memoryview(data)[put:], put)
+                if data and not written:
+                    written = _write(new.descriptor, data)
+                if written != len(data):
+                    write_all(new.descriptor, memoryview(data)[written:], written)
                 applied = self._dress(new, status, xattrs)
                 if plan != _NEW or self._batch.identified:
                     result.made[row] = new.status.st_ino
@@ -234,14 +277,15 @@ class Copying:
         result.verdicts.moved += len(data)
         if self._digest is not None:
             result.digests[row] = self._digest(data)
-        if new.shortcoming is not None:  # better a file with wrong metadata, and told so, than none
+        # Keep a file with incomplete metadata, and report that: this is better than no file.
+        if new.shortcoming is not None:
             raise new.shortcoming
         if applied != _NOTHING:
             result.applied[row] = applied
         return _DONE
 
     def _dress(self, new: NewFile, status: os.stat_result, xattrs: Xattrs) -> Applied:
-        """Gives the file its metadata; what fails is its ``shortcoming``."""
+        """Apply the metadata of the source to the new file. Errors are recorded in ``NewFile.shortcoming``."""
         times = status.st_atime_ns, status.st_mtime_ns
         if self._plain and xattrs is NO_XATTRS and has_common_times(*times):
             try:
@@ -249,24 +293,27 @@ class Copying:
                 _chmod(new.descriptor, status.st_mode & 0o7777)
                 _utime(new.descriptor, ns=times)
                 return _NOTHING
-            except OSError:  # once more, with care: what is no error, and which operation was it?
+            except OSError:  # the slow path below finds out which operation failed and whether that is an error
                 self._plain = False
         attributes = attributes_of(status, xattrs)
         return new.dress(attributes, self._preserve, self._umask, inherits=self._batch.inherits)
 
 
 def is_unchanged(one: os.stat_result, other: os.stat_result) -> bool:
-    """Has the open file not changed in between?"""
+    """Return True if size, mtime and ctime of an open file are equal in both statuses."""
     return (
         one.st_ctime_ns == other.st_ctime_ns and one.st_mtime_ns == other.st_mtime_ns and one.st_size == other.st_size
     )
 
 
 def _rest(reading: int, data: bytes, size: int) -> bytes | None:
-    """All of a file of which one read gave another number of bytes than its size; raises ``Problem`` and ``OSError``.
+    """Return the contents of a file from which the first read returned ``data``, of another length than ``size``.
 
-    A file of size 0 may well have contents (/proc): it is read to its end, unless that is too far for memory (None). So
-    may files that are generated as they are read have another size (None). Others have changed.
+    Files of size 0 may have contents (/proc). They are read to their end.
+
+    Return None, so that the slow path is used, if the contents exceed the limit of small files, or if the file system
+    generates contents at each read so that sizes do not match. Raise ``Problem`` if the file has changed, and
+    ``OSError`` if reading fails.
     """
     if size and len(data) > size:
         raise changed("read", "the file grew while it was copied")

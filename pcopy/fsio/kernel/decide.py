@@ -1,6 +1,6 @@
-"""The batch ``Decide``: what becomes of small files, from what both sides' status tells; nothing is opened for it.
+"""The batch ``Decide``: plans the copies of small files from the status of source and target, without opening anything.
 
-What is no plain case wants care: that is the way on which everything is looked at once more.
+Files that need a closer look get the plan ``CARE``: the slow path examines them again.
 """
 
 from __future__ import annotations
@@ -18,20 +18,28 @@ from pcopy.named import NamedTuple
 
 
 class Decided(Fields):
-    """A plan for each row."""
+    """The result of ``Decide``: a ``Plan`` for each row."""
 
     plans: bytearray
 
 
 class Policy(NamedTuple):
-    """By what it is decided what becomes of a row.
+    """The rules by which the plan of a row is decided.
 
-    ``existing`` and ``modify_window`` (seconds) as in ``pcopy.fsio.existing``, ``contents`` too (``--checksum``).
-    ``keeps``: nothing is replaced unasked, so names come last. ``dresses``: owner and mode are the source's.
-    ``in_place``: what exists is written over. ``sync``: each file is synced by itself. ``touched`` (nanoseconds since
-    1970; None: never): what has changed since then in the target may be the job's own. ``mends``: what stays gets the
-    metadata of its source, where these differ (``pcopy.fsio.mending.has_metadata``). ``backs_up``: what is replaced is
-    kept elsewhere before.
+    Fields:
+        existing: policy for existing items, as in ``pcopy.fsio.existing``.
+        modify_window: seconds by which equal times may differ, as in ``pcopy.fsio.existing``.
+        contents: True if contents are compared (``--checksum``).
+        keeps: True if existing items are replaced only on request, so that files are copied under temporary names and
+            get their own names last.
+        dresses: True if copies get the owner and mode of their sources.
+        in_place: True if existing files are overwritten in place.
+        sync: True if each file is synced separately.
+        touched: items in the target that have changed since this time (nanoseconds since 1970) may have been created by
+            this job; None if there are none.
+        mends: the metadata to preserve, and ``modify_window``, if a skipped item gets the metadata of its source where
+            they differ (``pcopy.fsio.mending.has_metadata``); otherwise None.
+        backs_up: True if a backup is made of each item before it is replaced.
     """
 
     existing: str = "replace"
@@ -47,10 +55,13 @@ class Policy(NamedTuple):
 
 
 class Decide(Batch[Decided]):
-    """What becomes of regular files.
+    """Plan the copies of regular files.
 
-    ``sources`` are what a scan has found (``FOUND``, or as much of it as there is), ``targets`` what ``Stat`` tells of
-    their names in the target (``FOUND | OWNER``), None where nothing can be there.
+    Fields:
+        policy: the rules.
+        sources: the columns that a scan found: ``FOUND``, as far as they exist.
+        targets: the result of ``Stat`` for the names in the target (``FOUND | OWNER``); None if the target is known to
+            have none of these names.
     """
 
     policy: Policy
@@ -63,51 +74,59 @@ class Decide(Batch[Decided]):
 
 
 def decide_rows(policy: Policy, sources: Rows, targets: Stated | None) -> bytearray:
-    """A plan for each row (``Decide``)."""
+    """Return a plan for each row of a ``Decide`` batch."""
     plans = bytearray((make_plan(policy),)) * len(sources)
-    careful = _careful_rows(sources)
-    for row in careful:
+    slow_rows = _careful_rows(sources)
+    for row in slow_rows:
         plans[row] = Plan.CARE
     if targets is None:
         return plans
     user, done, present = os.geteuid(), Code.DONE, targets.rows
     for row, code in enumerate(targets.verdicts.codes):
-        if row in careful:
+        if row in slow_rows:
             continue
         if code == done:
-            undressed = present.uid[row] == user and stat.S_IMODE(present.mode[row]) == 0o600
-            plans[row] = _over(policy, sources.status(row), present.status(row), undressed=undressed)
+            lacks_metadata = present.uid[row] == user and stat.S_IMODE(present.mode[row]) == 0o600
+            plans[row] = _over(policy, sources.status(row), present.status(row), lacks_metadata=lacks_metadata)
             if plans[row] == Plan.SKIP and policy.mends is not None and not sources.uid:
-                plans[row] = Plan.CARE  # whose it is is not known here
+                plans[row] = Plan.CARE  # the owner of the source is not known here
         elif targets.verdicts.errnos[row] != errno.ENOENT:
-            plans[row] = Plan.CARE  # which tells what is wrong when it is this file's turn
+            plans[row] = Plan.CARE  # the slow path reports the error
     return plans
 
 
 def make_plan(policy: Policy) -> int:
-    """The plan of a small file whose name is free."""
+    """Return the plan of a small file whose name is free in the target."""
     return (Plan.TEMPORARY if policy.keeps else Plan.NEW) | (SYNC if policy.sync else 0)
 
 
 def _careful_rows(sources: Rows) -> set[int]:
-    """All but small regular files."""
-    careful: set[int] = set()
+    """Return the rows that are not small regular files."""
+    slow_rows: set[int] = set()
     if sources.size and max(sources.size) > SMALL_FILE:
-        careful.update(row for row, size in enumerate(sources.size) if size > SMALL_FILE)
-    careful.update(row for row, mode in enumerate(sources.mode) if not stat.S_ISREG(mode))
-    return careful
+        slow_rows.update(row for row, size in enumerate(sources.size) if size > SMALL_FILE)
+    slow_rows.update(row for row, mode in enumerate(sources.mode) if not stat.S_ISREG(mode))
+    return slow_rows
 
 
-def _over(policy: Policy, source: Status, present: Status, *, undressed: bool) -> int:
-    """The plan where ``present`` has the name. What is ``undressed`` may be half written (``pcopy.fsio.half_written``),
-    and so may anything where files are written over."""
+def _over(policy: Policy, source: Status, present: Status, *, lacks_metadata: bool) -> int:
+    """Return the plan of a file whose name is taken in the target.
+
+    Args:
+        policy: the rules.
+        source: status of the source.
+        present: status of the existing item in the target.
+        lacks_metadata: True if the existing item has the owner and mode of a new file without its metadata. It may be
+            half written then (``pcopy.fsio.half_written``). So may any file if files are overwritten in place.
+    """
     is_far = not (FIRST < source.st_mtime_ns < LAST and FIRST < present.st_mtime_ns < LAST)
     if is_far or (policy.touched is not None and present.st_ctime_ns >= policy.touched):
-        return Plan.CARE  # an earlier run's, or another item's whose name the file system takes for the same
+        # An earlier run may have created it, or this run, for another name that the file system treats as equal.
+        return Plan.CARE
     decision = decide(policy.existing, policy.modify_window, source, present, contents=policy.contents)
     if decision is Decision.REPLACE:
         return _replacing(policy, source, present)
-    if stat.S_ISREG(present.st_mode) and (policy.in_place or undressed):
+    if stat.S_ISREG(present.st_mode) and (policy.in_place or lacks_metadata):
         return Plan.CARE
     if decision is Decision.FAIL:
         return Plan.REFUSE
@@ -115,16 +134,18 @@ def _over(policy: Policy, source: Status, present: Status, *, undressed: bool) -
 
 
 def _is_dressed(policy: Policy, source: Status, present: Status) -> bool:
+    """Return True if the metadata of the existing item need not be updated."""
     if policy.mends is None:
         return True
-    from pcopy.fsio.mending import has_metadata  # few jobs need it
+    from pcopy.fsio.mending import has_metadata  # imported here because few jobs need it
 
     return has_metadata(source, present, *policy.mends)
 
 
 def _replacing(policy: Policy, source: Status, present: Status) -> int:
+    """Return the plan of a file that replaces an existing item."""
     if policy.in_place or policy.backs_up or not policy.dresses or stat.S_ISDIR(present.st_mode):
         return Plan.CARE
     if policy.mends is not None and may_be_compared(source, present):
-        return Plan.CARE  # its time alone may be another
+        return Plan.CARE  # perhaps only the time differs
     return (Plan.TEMPORARY if policy.keeps else Plan.REPLACE) | (SYNC if policy.sync else 0)

@@ -1,8 +1,9 @@
-"""Batches whose rows are whole directories, which lie beside each other in one directory on either side; at the end
-those of small files for an archive.
+"""Batches whose rows are whole directories, and batches for archives of small files. Only the C backend supports them.
 
-Only the kernel in C has them, since they are worth it only if one call does all for a directory. It does the plain
-ones: the others have ``CARE`` and are done one by one, as all are without this kernel (``Kernel.enters``).
+The rows of a batch are directories next to each other in one parent directory; some batches have a parent directory on
+each side. Such batches pay off only if one call does everything for a directory, so the Python backend has none of them
+(``Kernel.enters``). The C backend handles simple directories. The others get the code ``CARE``, and tasks process them
+one by one, as they do for all directories with the Python backend.
 """
 
 from __future__ import annotations
@@ -21,24 +22,30 @@ if TYPE_CHECKING:
     from pcopy.fsio.kernel.interface import Tally
 
 MEMBER = Struct("=3Q2q4I")
-"""A row of ``Members``: inode, size, st_dev, mtime, ctime, mode, user, group, and its bytes in the archive."""
+"""A row of ``Members``: inode, size, st_dev, mtime, ctime, mode, user, group, bytes of the member in the archive."""
 
 DRESSED = MODE | OWNER | GROUP | ATIME | MTIME
-"""The columns of what a directory is given at its end, without extended attributes."""
+"""Columns of the metadata that a directory gets when it is finished, without extended attributes."""
 
 NEVER = 2**63 - 1
-"""A time that has not come."""
+"""A time that is later than all others, in nanoseconds since 1970."""
 
 
 class Common(NamedTuple):
-    """What the directories of a batch have in common: the st_dev of both sides, and what they are not to be.
+    """Settings that the directories of a batch have in common.
 
-    No source is ``shunned`` (st_dev and inode): that is what the root is copied to. A target that has changed since
-    ``touched`` (nanoseconds since 1970), or a file in it, wants ``CARE``. ``most`` names are looked at, directories
-    with more want ``CARE``. ``in_new``: this job has made the directory around the targets. ``compares``: files whose
-    copies are there, and look like them (their times differ by ``window`` seconds at most), are skipped.
-    ``links_apart``: files with several names are not skipped, nor copied. ``copies``: small files go into a directory
-    that is made at once, as long as that is quick.
+    Fields:
+        source_device: st_dev of the source directories; those with another get ``CARE``.
+        target_device: st_dev of the target directories; those with another get ``CARE``.
+        shunned: st_dev and inode of the target root, which must not be copied into itself.
+        touched: target directories, and files in them, that have changed since this time (nanoseconds since 1970) get
+            ``CARE``.
+        window: seconds by which the times of a file and its copy may differ.
+        most: a directory with more names gets ``CARE``.
+        in_new: True if this job created the parent directory of the targets.
+        compares: True if a file is skipped that has a matching copy in the target.
+        links_apart: True if files with several hard links are neither skipped nor copied here.
+        copies: True if small files are copied immediately into a directory that was just created, within a time limit.
     """
 
     source_device: int
@@ -54,10 +61,18 @@ class Common(NamedTuple):
 
 
 class Sibling(NamedTuple):
-    """A directory that was entered: its metadata, and which its target is (inode and mark, ``pcopy.fsio.identity``).
+    """A directory that was opened on both sides, and for which something remains to be done.
 
-    ``fresh``: the target was made now. ``inherits``: it belongs to somebody else. ``names`` (joined by slashes) with
-    ``rows`` are those that are left; so many others were ``skipped`` or ``copied``, with so many bytes.
+    Fields:
+        attributes: metadata of the source directory.
+        inode: inode number of the target directory.
+        mark: identity mark of the target directory (``pcopy.fsio.identity``).
+        fresh: True if the target directory was created by this batch.
+        inherits: True if the target directory belongs to another user.
+        names: packed names of the items that remain to be processed.
+        rows: the columns of these items.
+        skipped: number and bytes of the files that were skipped.
+        copied: number and bytes of the files that were copied.
     """
 
     attributes: Attributes
@@ -72,11 +87,15 @@ class Sibling(NamedTuple):
 
 
 class Entered(Judged):
-    """What was found in each directory.
+    """The result of ``Enter``.
 
-    ``left`` are the directories with which something is left to do; the others that are ``DONE`` have their metadata,
-    and of all that is in them so much was ``skipped``, together. A row that is ``ANEW`` has been made, and is no plain
-    case all the same.
+    A directory that is ``DONE`` and not in ``left`` is finished: it has its metadata, and all items in it were skipped.
+    A directory that is ``ANEW`` was created, but the slow path has to continue with it.
+
+    Fields:
+        skipped: number of files that were skipped in the finished directories.
+        skipped_bytes: bytes of these files.
+        left: the directories in which something remains to be done, by row.
     """
 
     skipped: int
@@ -85,8 +104,15 @@ class Entered(Judged):
 
 
 class Enter(OfNames[Entered]):
-    """Opens the directories ``names`` of ``directory``, which have these ``inodes``, looks at all that is in them, and
-    makes their targets in ``target``, unless these exist."""
+    """Open source directories, read the status of everything in them, and open or create their target directories.
+
+    Fields:
+        directory: descriptor of the parent directory of the sources.
+        target: descriptor of the parent directory of the targets.
+        names: names of the directories, the same on both sides.
+        inodes: inode numbers that the source directories must have.
+        common: settings of the batch.
+    """
 
     target: int
     inodes: array[int]
@@ -98,8 +124,14 @@ class Enter(OfNames[Entered]):
 
 
 class Summed(NamedTuple):
-    """All that is in a directory, which a tally has: bytes of files, those that are allocated for all, and whose it
-    is."""
+    """Totals of a directory whose contents were added to a ``Tally``.
+
+    Fields:
+        size: bytes of the files.
+        allocated: bytes that are allocated for all items.
+        user: owner of all items.
+        group: group of all items.
+    """
 
     size: int
     allocated: int
@@ -108,9 +140,15 @@ class Summed(NamedTuple):
 
 
 class Within(NamedTuple):
-    """What is in a directory: names (joined by slashes), types (a letter each, as find has them), and, if there are
-    directories among these, inodes, as the directory tells them. ``rows`` are None if no columns are wanted. What is
-    ``summed`` has no rows, and names only if there are directories among them."""
+    """The contents of one directory.
+
+    Fields:
+        names: packed names. If ``summed`` is set, they are included only if there are directories among the items.
+        kinds: the type of each item as a letter of ``find -type``.
+        inodes: inode numbers that the directory lists; empty if there are no directories among the items.
+        rows: columns of the items; None if no columns were requested, or if ``summed`` is set.
+        summed: totals, if the contents were added to a ``Tally``.
+    """
 
     names: bytes
     kinds: bytes
@@ -120,18 +158,30 @@ class Within(NamedTuple):
 
 
 class Looked(Judged):
-    """What is in each directory that is ``DONE``; the others want ``CARE``."""
+    """The result of ``Look``: the contents of each directory that is ``DONE``, by row. The others get ``CARE``."""
 
     found: dict[int, Within]
 
 
 class Look(OfNames[Looked]):
-    """Opens the directories ``names`` of ``directory``, which have these ``inodes`` and lie on ``device``, lists them,
-    and looks at what is in them, if columns are wanted (``mask``): at the types ``kinds``, or at all if there are none.
-    What is not looked at has zeros. Directories with more than ``most`` names, of 1023 at most, want ``CARE``.
+    """Open directories, list them, and read the status of what is in them.
 
-    A ``tally`` gets what is in a directory if all of it has one owner, printable ASCII names, and no file of more than
-    ``largest`` bytes, as long as the kernel works here. The ``mask`` has the tally's columns, and owners.
+    The status is read only if ``mask`` requests columns. Items whose status was not read have zeros.
+
+    If ``tally`` is set and no threads are used, the contents of a directory are added to it instead of being returned.
+    This requires that all items have one owner and group, that names are printable ASCII, and that no file is larger
+    than ``largest``. The mask must then include the columns of the tally, and the owners.
+
+    Fields:
+        directory: descriptor of the parent directory.
+        names: names of the directories.
+        inodes: inode numbers that they must have.
+        device: st_dev that they must have.
+        most: a directory with more names gets ``CARE``; at most 1023.
+        mask: the columns to return; 0 for none.
+        kinds: letters of the types whose status is read; empty for all types.
+        tally: sums to which simple directories are added, or None.
+        largest: size in bytes of the largest file that may be added to ``tally``.
     """
 
     inodes: array[int]
@@ -144,9 +194,16 @@ class Look(OfNames[Looked]):
 
 
 class LeftWithin(NamedTuple):
-    """Names (joined by slashes) in a directory, with their inodes as it tells them. The ``kinds`` are ``d`` for
-    directories that are done themselves, and are to be entered, ``?`` for what wants care. If two sides are compared,
-    ``others`` are the inodes on the second one, and ``c`` are files that differ in their contents alone."""
+    """Items of a directory that remain to be processed.
+
+    Fields:
+        names: packed names.
+        kinds: a letter for each item: ``d`` for a directory that was processed itself and whose contents remain, ``?``
+            for an item for the slow path, ``c`` for files that differ only in their contents, ``!`` for an item whose
+            name was taken by another item meanwhile.
+        inodes: inode numbers that the directory lists; 0 for an item that exists on one side only.
+        others: inode numbers on the second side, if two sides are compared; otherwise empty.
+    """
 
     names: bytes
     kinds: bytes
@@ -155,8 +212,11 @@ class LeftWithin(NamedTuple):
 
 
 class SumsWithin(NamedTuple):
-    """Items that are done, with all that there is to do with them: of the files the ``bytes``, of all how many were
-    ``changed``. If two sides are compared, an item counts once, and ``bytes`` were read of both."""
+    """Counts of items that were processed completely, by type.
+
+    If two sides are compared, a pair counts once, and ``bytes`` is what was read from both sides. Otherwise ``bytes``
+    is the size of the files. ``changed`` is the number of items that were changed.
+    """
 
     files: int = 0
     directories: int = 0
@@ -167,25 +227,40 @@ class SumsWithin(NamedTuple):
 
 
 class DoneWithin(Judged):
-    """What is ``left`` in directories that are ``DONE``, and the ``sums`` of all of these. Others want ``CARE``, and
-    nothing in them is done."""
+    """The result of a batch that processes the contents of directories.
+
+    A directory that is ``DONE`` may have remaining items. In a directory with ``CARE`` nothing was done, except that
+    ``RemoveWithin`` may have removed items.
+
+    Fields:
+        sums: counts of the processed items of all rows together.
+        left: the remaining items of each directory, by row.
+    """
 
     sums: SumsWithin
     left: dict[int, LeftWithin]
 
 
 class ToldWithin(DoneWithin):
-    """``left`` are the directories in those that are ``DONE``; ``text`` has the paths of all, each with a zero at its
-    end."""
+    """The result of ``Paths``.
+
+    ``left`` has the subdirectories of the directories that are ``DONE``. ``text`` has the paths of all items, each
+    followed by a zero byte.
+    """
 
     text: bytes = b""
 
 
 class Paths(OfNames[ToldWithin]):
-    """Opens the directories ``names`` of ``directory``, which have these ``inodes`` and lie on ``device``, lists them,
-    and tells the paths of what is in them, which begin with ``above`` (with a slash at its end).
+    """Open directories and return the paths of everything in them.
 
-    Directories with more than ``most`` names, of 1023 at most, want ``CARE``.
+    Fields:
+        directory: descriptor of the parent directory.
+        names: names of the directories.
+        inodes: inode numbers that they must have.
+        device: st_dev that they must have.
+        most: a directory with more names gets ``CARE``; at most 1023.
+        above: path of the parent directory, with a slash at its end; all returned paths begin with it.
     """
 
     inodes: array[int]
@@ -195,10 +270,18 @@ class Paths(OfNames[ToldWithin]):
 
 
 class MendWithin(OfNames[DoneWithin]):
-    """Opens the directories ``names`` of ``directory``, which have these ``inodes`` and lie on ``device``, and changes
-    all that is in them as ``MendPlain`` does; directories get bits from ``directory_modes``.
+    """Open directories, and change owner, group and modes of everything in them as ``MendPlain`` does.
 
-    Directories with more than ``most`` names, of 1023 at most, want ``CARE``.
+    Fields:
+        directory: descriptor of the parent directory.
+        names: names of the directories.
+        inodes: inode numbers that they must have.
+        device: st_dev that they must have.
+        most: a directory with more names gets ``CARE``; at most 1023.
+        modes: array of type "H" with the new permission bits for each of the 4096 possible ones.
+        directory_modes: the same for directories.
+        uid: the new owner, or ``KEEP``.
+        gid: the new group, or ``KEEP``.
     """
 
     inodes: array[int]
@@ -211,11 +294,18 @@ class MendWithin(OfNames[DoneWithin]):
 
 
 class CompareWithin(OfNames[DoneWithin]):
-    """Opens the directories ``names`` of ``directory`` and of ``target``, which have these ``inodes`` there and
-    ``others`` here, and lie on these ``devices``, and compares what is in them by ``wanted`` (the bits of
-    ``pcopy.tasks.compare.properties``; no attributes). Times may differ by ``window`` seconds.
+    """Open directories on both sides and compare their contents, except extended attributes and ACLs.
 
-    Directories with more than ``most`` names on a side, of 255 at most, want ``CARE``.
+    Fields:
+        directory: descriptor of the parent directory on the first side.
+        target: descriptor of the parent directory on the second side.
+        names: names of the directories, the same on both sides.
+        inodes: inode numbers that the directories must have on the first side.
+        others: inode numbers that they must have on the second side.
+        devices: st_dev that they must have on each side.
+        most: a directory with more names on a side gets ``CARE``; at most 255.
+        wanted: bits of the properties to compare (``pcopy.tasks.compare.properties``).
+        window: seconds by which mtimes may differ.
     """
 
     target: int
@@ -232,11 +322,17 @@ class CompareWithin(OfNames[DoneWithin]):
 
 
 class RemoveWithin(OfNames[DoneWithin]):
-    """Opens the directories ``names`` of ``directory``, which have these ``inodes`` and lie on ``device``, removes what
-    is in them, but for directories, and then each of them, if nothing is left in it.
+    """Open directories, remove everything in them except subdirectories, and remove each directory that is empty then.
 
-    Those in which something is left want ``CARE``, and so do those with more than ``most`` names, of 1023 at most.
-    ``sums`` tell what has gone, of all rows.
+    A directory in which something remains gets ``CARE``, and so does one with too many names. The ``sums`` of the
+    result have the removed items of all rows, even of those with ``CARE``.
+
+    Fields:
+        directory: descriptor of the parent directory.
+        names: names of the directories.
+        inodes: inode numbers that they must have.
+        device: st_dev that they must have.
+        most: a directory with more names gets ``CARE``; at most 1023.
     """
 
     inodes: array[int]
@@ -245,9 +341,15 @@ class RemoveWithin(OfNames[DoneWithin]):
 
 
 class Finish(OfNames[Judged]):
-    """Gives directories their metadata, ``rows`` (``DRESSED`` and ``INODE``), as far as they have others.
+    """Apply the metadata of directories that are complete, where it differs from the existing metadata.
 
-    ``marks`` tell, with the inodes, which they must be; the job has made those that are ``fresh`` (a byte each).
+    A directory must have the inode and the identity mark that are given here.
+
+    Fields:
+        rows: the metadata (``DRESSED``) and the inode numbers (``INODE``).
+        marks: identity marks of the directories.
+        fresh: a byte for each directory, 1 if the job created it.
+        common: settings of the batch.
     """
 
     rows: Rows
@@ -257,18 +359,26 @@ class Finish(OfNames[Judged]):
 
 
 class Bare(OfNames[Judged]):
-    """Items that have no extended attribute nor ACL that is copied are ``DONE``; others, and where that can't be told,
-    want ``CARE``."""
+    """Find items that have no extended attribute and no ACL that would be copied.
+
+    Such items get the code ``DONE``. Others, and items whose attributes cannot be listed, get ``CARE``.
+    """
 
 
 class Members(Batch[Judged]):
-    """Small regular files, of several directories, as members of an archive: header and contents of each go into
-    ``room`` (zeros), one after the other. What can't be read just so wants ``CARE``; anything may stand there then.
+    """Read small regular files, of several directories, as members of a tar archive.
 
-    ``rows`` are packed (``MEMBER``), one for each of the ``names``; the last number is how many bytes the member takes.
-    ``places``: the open directories, how many rows each has, and what stands before their names in the archive.
-    ``owners``: for each user and group, what a header has from its type on, and the sum of its bytes. ``pax``: the
-    block before a record that tells a time.
+    Header and contents of each member are written to ``room``, one after the other. A file that cannot be read without
+    complications gets ``CARE``; the contents of its part of ``room`` are undefined then.
+
+    Fields:
+        names: packed names of the files.
+        rows: packed rows, in the format of ``MEMBER``.
+        places: for each directory its descriptor, the number of its rows, and the prefix of its names in the archive.
+        room: the memory for the members, filled with zeros.
+        owners: for each user and group, the part of a header from its type field on, and the sum of the bytes of that
+            part.
+        pax: the header block that precedes an extended pax record with a time.
     """
 
     names: bytes

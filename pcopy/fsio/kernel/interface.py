@@ -1,20 +1,23 @@
-"""The interface of the inner loops: batches of many items of one directory, submitted and waited for.
+"""The interface between pcopy's tasks and a backend: batches of operations on many items of one directory.
 
-    ticket = kernel.submit(Copy(source, names, target, plans, rows))
-    ...                                     # something else, until kernel.wake tells that there is something to poll
-    for done in kernel.poll(): ...          # done is ticket, and ticket.result has its columns
+A backend carries out the inner loops over many small files. There are two: the C backend and the Python backend. A
+caller submits a batch, gets a ticket, and polls the backend until the ticket is done:
 
-As long as a kernel has no threads, it does a few rows whenever it is polled, and no wake tells anything. ``waited``
-is how a task waits, whichever kernel there is.
+    ticket = backend.submit(Copy(source, names, target, plans, rows))
+    ...                                     # do something else until backend.wake becomes readable
+    for done in backend.poll(): ...         # a ticket that is done has its result columns in ticket.result
+
+A backend without threads processes a few rows in every ``poll``, and its ``wake`` descriptor never becomes readable.
+The generator ``waited`` lets a task wait for a ticket with either kind of backend.
 
 Rules:
-- Batches are values that nobody changes while their ticket is under way; the result belongs to the ticket.
-- A ticket pins the descriptors of its batch (``pcopy.fsio.directories.Pins``): none is closed, and so none means
-  another directory, before the ticket is done.
-- A ticket that is cancelled is done as soon as no row of it is under way: rows that were begun end, the others are
-  ``CANCELLED``. ``SyncDirectories`` is never cancelled.
-- What goes wrong with a row is its verdict, and nothing else: ``submit`` and ``poll`` raise no ``OSError``.
-- Tickets of one kernel are done in any order.
+- A batch is a value. Nobody changes it while its ticket is in progress. The result belongs to the ticket.
+- A ticket pins the directory descriptors of its batch (``pcopy.fsio.directories.Pins``). They are not closed before the
+  ticket is done, so that their numbers cannot be reused for another directory.
+- A cancelled ticket is done as soon as none of its rows is in progress. Rows that had begun are completed, the others
+  get the code ``CANCELLED``. ``SyncDirectories`` is never cancelled.
+- An error of a row is reported in the verdict of that row only: ``submit`` and ``poll`` raise no ``OSError``.
+- The tickets of a backend may become done in any order.
 """
 
 from __future__ import annotations
@@ -29,20 +32,27 @@ from pcopy.fsio.preserve import Preserve
 from pcopy.named import NamedTuple
 
 SMALL_FILE = 4 << 20
-"""The largest file, in bytes, that is read whole into memory and written in one go."""
+"""Largest size, in bytes, of a small file: one that is read into memory as a whole and written in one go."""
 
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
 
 
 Digest = Callable[[Any], bytes]
-"""The digest of a file's contents, of the same length for each."""
+"""Function that returns the digest of a file's contents; all its digests have the same length."""
 
 
 class Settings(NamedTuple):
-    """What is the same for all batches of a job. ``follow``: a source's names may be symbolic links to what was found.
-    ``digest`` is taken of the contents of each file that is copied or read; it is made by the algorithm ``hash_name``
-    from blocks of ``block_size`` bytes, if it is that of a signature."""
+    """Settings that all batches of a job have in common.
+
+    Fields:
+        preserve: the metadata that copies get.
+        umask: the umask that limits the mode of new items if modes are not preserved.
+        follow: True if a source name may be a symbolic link to the item that the scan found.
+        digest: function for the digest of each file that is copied or read; None if no digests are needed.
+        hash_name: name of the hash algorithm if ``digest`` is that of a signature, otherwise empty.
+        block_size: bytes per block of that signature.
+    """
 
     preserve: Preserve
     umask: int
@@ -53,37 +63,43 @@ class Settings(NamedTuple):
 
 
 class Ticket(Protocol[Result_co]):
-    """A batch that was submitted."""
+    """A handle for a submitted batch, with its state and its result."""
 
     @property
     def is_done(self) -> bool:
-        """Is no row under way, nor going to be?"""
+        """True if no row is in progress and no further row will be started."""
 
     @property
     def result(self) -> Result_co:
-        """The columns; until the ticket is done, rows may be ``PENDING``."""
+        """The columns of the result. Rows may be ``PENDING`` until the ticket is done."""
 
     @property
     def is_cut_short(self) -> bool:
-        """Are there rows that are not going to be begun, since it was cancelled?"""
+        """True if the ticket was cancelled before all of its rows had been started."""
 
     def cancel(self) -> None:
-        """Begins no more rows."""
+        """Start no further rows of this batch."""
 
 
 class Wake(Protocol):
-    """A descriptor to wait for, beside others."""
+    """A descriptor that a caller can pass to select(2), together with others, to wait for a backend."""
 
     def fileno(self) -> int:
-        """It is readable when there is something to ``poll``."""
+        """Return the descriptor, which is readable if ``poll`` has a ticket to return or rows to process."""
 
     def clear(self) -> None:
-        """It is not readable any more, until there is something again."""
+        """Make the descriptor unreadable until a ticket needs ``poll`` again."""
 
 
 class Load(NamedTuple):
-    """What a pool has done since it was made. In seconds: while there were rows to do (``busy``); of the threads that
-    did them, added up, on the clock (``wall``), and of their processors. ``operations`` are system calls, roughly."""
+    """Work that a thread pool has done since it was created.
+
+    Fields:
+        busy: seconds during which at least one batch was unfinished.
+        wall: seconds that threads spent on rows, by the wall clock, summed over the threads.
+        processor: seconds of processor time of these threads.
+        operations: approximate number of system calls.
+    """
 
     busy: float = 0.0
     wall: float = 0.0
@@ -92,7 +108,13 @@ class Load(NamedTuple):
 
 
 class Doing(NamedTuple):
-    """A row that is under way, ``since`` a moment of ``time.monotonic``; ``path`` is what its operation is about."""
+    """A row that is in progress.
+
+    Fields:
+        since: when the row began, in seconds of ``time.monotonic``.
+        operation: the current operation, one of ``pcopy.fsio.kernel.columns.OPERATIONS``.
+        path: path of the item that the operation concerns.
+    """
 
     since: float
     operation: str
@@ -100,109 +122,149 @@ class Doing(NamedTuple):
 
 
 class Pool(Protocol):
-    """Threads that do rows. As long as there are none, rows are done in ``poll``."""
+    """The worker threads of a backend. Without threads, rows are processed in ``Kernel.poll``."""
 
     def want(self, threads: int) -> None:
-        """There shall be so many. To none it takes effect when no ticket is under way."""
+        """Request this number of threads. A change to zero takes effect when no ticket is in progress.
+
+        The number may turn out lower: threads are limited, and the system may refuse to create them.
+        """
 
     def load(self) -> Load:
-        """What has been done up to now, here and by threads."""
+        """Return the work done so far, in the polling thread and in the worker threads."""
 
     def limit(self, ranks: int, modifying: int) -> None:
-        """On this host so many ``ranks`` share what is best for one directory. ``modifying``: rows that may change
-        anything at a time; 0: any number."""
+        """Limit how many rows may be in progress at the same time.
+
+        Args:
+            ranks: number of ranks on this host; they share the number of modifying rows that one directory allows.
+            modifying: rows of this process that may modify anything at the same time; 0 means no limit.
+        """
 
     def oldest(self) -> Doing | None:
-        """The row that has been under way for longest. Any thread may ask."""
+        """Return the row that has been in progress longest, or None. Any thread may call this."""
 
 
 class Tally(Protocol):
-    """Sums up what is in directories. ``kinds`` are letters of types; what is an ``f`` there counts as a file."""
+    """Sums over the contents of directories: bytes, unusual items, and histograms of file sizes and ages."""
 
     def add(self, rows: Rows, kinds: bytes) -> tuple[int, int, int] | None:
-        """The bytes of files, those that are allocated for all items, and the size of the largest file, of these rows.
+        """Add rows to the sums, and return the totals of these rows alone.
 
-        None: nothing was added, since a sum might have more than 64 bits. Raises ``ValueError`` if a column is missing.
+        Args:
+            rows: the columns of the items.
+            kinds: the type of each item as a letter of ``find -type``; an item of type ``f`` counts as a file.
+
+        Return the bytes of the files, the bytes allocated for all items, and the size of the largest file. Return None,
+        with nothing added, if a sum might exceed 64 bits. Raise ``ValueError`` if a column is missing or has the wrong
+        number of rows.
         """
 
     @property
     def pointer(self) -> Any:
-        """For the kernel that has made it."""
+        """The C structure of the sums, for the backend that created this object."""
 
     def sums(self) -> dict[str, int]:
-        """``bytes``, ``allocated``, ``holes``, and numbers of what is unusual (``pcopy.walk.sums.UNUSUAL``)."""
+        """Return the sums by name: ``bytes``, ``allocated``, ``holes``, and counts of unusual items
+        (``pcopy.walk.sums.UNUSUAL``)."""
 
     def classes(self) -> dict[str, dict[int, int]]:
-        """Files by their ``sizes`` (bits of the number), by their classes of age when they were ``modified`` and
-        ``read`` last, and bytes of these (``size_bytes``, ``modified_bytes``)."""
+        """Return histograms of files by name, each as a dictionary from class to number.
+
+        Files are counted by size (``sizes``; the class is the number of bits of the size) and by age class of their
+        mtime (``modified``) and atime (``read``). ``size_bytes`` and ``modified_bytes`` have the bytes of these files.
+        """
 
 
 class Kernel(Protocol):
-    """Does batches of operations; one per process."""
+    """A backend: it carries out batches of file operations. Each process has one."""
 
     @property
     def pool(self) -> Pool | None:
-        """None if it can't have threads."""
+        """The thread pool, or None if this backend cannot have threads."""
 
     @property
     def wake(self) -> Wake | None:
-        """For whoever sleeps in a system call; None if rows are always done in ``poll`` only."""
+        """The descriptor to wait for in a system call such as select(2), or None if rows are always processed in
+        ``poll``."""
 
     @property
     def works_here(self) -> bool:
-        """Are rows done in ``poll`` only, at present?"""
+        """True if rows are processed in ``poll`` only, because there are no worker threads at present."""
 
     @property
     def enters(self) -> bool:
-        """Does it know the batches of directories (``pcopy.fsio.kernel.directory_batches``)?"""
+        """True if this backend supports the batches of whole directories (``pcopy.fsio.kernel.directory_batches``)."""
 
     @property
     def pins(self) -> Pins:
-        """The descriptors of tickets that are not done."""
+        """The descriptors of the tickets that are not done."""
 
     def open_directory(self, around: int, name: bytes, flags: int, wants_mark: bool) -> Opened | None:
-        """An ``Opener``."""
+        """Open a directory and identify it, as an ``Opener`` of ``pcopy.fsio.directories``.
+
+        Args:
+            around: descriptor of the parent directory.
+            name: name in the parent directory.
+            flags: flags of open(2).
+            wants_mark: True if the mark of its identity is needed, too.
+
+        Return None if this fails or is not supported; the caller then opens the directory itself.
+        """
 
     def tally(self, bounds: Sequence[int]) -> Tally | None:
-        """One whose classes of age have these 9 ``bounds``: moments in nanoseconds since 1970, which ascend up to the
-        present. None if it has none."""
+        """Return a new ``Tally`` with age classes, or None if this backend has none.
+
+        Args:
+            bounds: the 9 bounds of the age classes in ascending order, in nanoseconds since 1970; the last one is now.
+        """
 
     def submit(self, batch: Batch[Result]) -> Ticket[Result]:
-        """The batch will be done; it may be done at once."""
+        """Accept a batch and return its ticket. The batch may be carried out before this method returns."""
 
     def poll(self) -> list[Ticket[object]]:
-        """Goes on with what the kernel has to do in this thread, for a moment; returns the tickets that have become
-        done since it was asked last."""
+        """Continue the work that is done in this thread, for a short time.
+
+        Return the tickets that have become done since the last call.
+        """
 
     def close(self) -> None:
-        """Cancels what is under way, waits until no row is, and gives everything back."""
+        """Cancel all tickets, wait until none of their rows is in progress, and release all resources."""
 
 
 class Cancelled(Exception):
-    """The ticket that a task waits for was cancelled, because the job is told to stop: not all of it is done.
+    """Raised in a task whose ticket was cancelled because the job is stopping: some of its rows were not processed.
 
-    Nothing of the task is told then, and it is left to be done again, unless it knows better.
+    Unless the task catches it, nothing is reported for the task, and the task is repeated when the job is resumed.
     """
 
 
 def waited(
-    kernel: Kernel, ticket: Ticket[Result], tell: Callable[[], None] = lambda: None
+    backend: Kernel, ticket: Ticket[Result], on_progress: Callable[[], None] = lambda: None
 ) -> Generator[Ticket[Result] | None, None, Result]:
-    """The result of a ticket, for a task; ``tell`` is called whenever the task goes on. Raises ``Cancelled``.
+    """Wait for a ticket inside a task, as a generator, and return the result of the ticket.
 
-    The task yields the ticket, and is suspended until that is done; None, between slices, if the kernel has no threads.
-    If it is closed meanwhile, the ticket is cancelled, and no row of it is under way any more.
+    The task yields the ticket and is suspended until the ticket is done. With a backend without threads it yields None
+    between slices of work. If the generator is closed meanwhile, it cancels the ticket and returns only when no row is
+    in progress.
+
+    Args:
+        backend: the backend to which the batch was submitted.
+        ticket: the ticket to wait for.
+        on_progress: callback that is called each time the task continues, to report progress.
+
+    Raise ``Cancelled`` if not all rows were processed.
     """
     try:
         while not ticket.is_done:
-            kernel.poll()
+            backend.poll()
             if not ticket.is_done:
-                yield None if kernel.works_here else ticket
-            tell()
+                yield None if backend.works_here else ticket
+            on_progress()
     except GeneratorExit:
         ticket.cancel()
         while not ticket.is_done:
-            kernel.poll()
+            backend.poll()
         raise
     if ticket.is_cut_short:
         raise Cancelled

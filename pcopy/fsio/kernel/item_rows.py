@@ -1,7 +1,10 @@
-"""Lists, stats, reads and removes the rows of one batch, in plain Python, one after the other.
+"""The rows of the batches ``List``, ``Stat``, ``Read``, ``Remove`` and ``Compare`` in the Python backend.
 
-System calls per item: stat for ``Stat``; open, fstat, read, close for ``Read``, of a source fstat once more, of a copy
-fadvise64; stat and unlink or rmdir for ``Remove``.
+Rows are processed one after the other. System calls per item:
+
+- ``Stat``: stat.
+- ``Read``: open, fstat, read, close; for a source one more fstat, for a copy fadvise64.
+- ``Remove``: stat and unlink or rmdir.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ _now = time.monotonic_ns
 
 
 class Listing:
-    """The next part of a directory; one row, which is the whole part."""
+    """A ``List`` batch in progress. It has one row: the next names of the directory."""
 
     is_full = False
 
@@ -65,14 +68,14 @@ class Listing:
         self.result = Listed(Verdicts(1))
 
     def run(self, start: int, end: int) -> None:
-        """All of it."""
+        """List the names; there is one row only."""
         batch, result = self._batch, self.result
         began = _now()
         entries = batch.going_on if batch.going_on is not None else list_entries(batch.directory)
         found: list[os.DirEntry[str]] = []
         result.verdicts.codes[0] = Code.DONE
         try:
-            found.extend(islice(entries, batch.most))
+            found.extend(islice(entries, batch.most))  # keeps the entries that were read before an error
         except OSError as error:
             problem = error if isinstance(error, Problem) else Problem.of("readdir", error)
             code = Code.UNREAD if batch.on_source else Code.FAILED
@@ -88,8 +91,10 @@ class Listing:
         result.verdicts.nanoseconds[0] = _now() - began
 
     def _kind(self, entry: os.DirEntry[str]) -> int:
-        """Return the letter of the type. A file system that does not list types is asked for the item, which may
-        fail."""
+        """Return the letter of the type of an entry, or ``?`` if it cannot be found out.
+
+        If the file system does not list types, the status of the item is read, which may fail.
+        """
         try:
             if entry.is_file(follow_symlinks=False):
                 return ord("f")
@@ -101,12 +106,17 @@ class Listing:
             return ord("?")
         try:
             return KINDS[stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode)]
-        except (OSError, KeyError):  # the directory may be listed and not entered; scandir hides all other types
+        except (OSError, KeyError):  # for example, a directory that may be listed but not searched
             return self._listed_kind(os.fsencode(entry.name))
 
     def _listed_kind(self, name: bytes) -> int:
+        """Return the letter of the type that getdents64(2) lists for a name, or ``?``.
+
+        This works for a directory that may be listed but not searched, where stat(2) fails. ``os.scandir`` does not
+        expose the types of FIFOs, sockets and devices.
+        """
         if self._types is None:
-            from pcopy.fsio.nodes import handle_of  # no other listing needs them
+            from pcopy.fsio.nodes import handle_of  # imported here because few listings need them
             from pcopy.libc import types_in
 
             try:
@@ -118,25 +128,29 @@ class Listing:
 
 
 class Stating:
-    """What names stand for."""
+    """A ``Stat`` batch in progress."""
 
     is_full = False
 
     def __init__(self, batch: Stat, result: Stated | None = None) -> None:
-        """``result``: where other rows are told already, here and in the other classes."""
+        """Prepare the rows.
+
+        ``result`` is the result to fill in if the C backend has already processed other rows; None to create one. The
+        other classes of this module have the same parameter.
+        """
         self._batch = batch
         self._names = unpack_names(batch.names)
         self.result = result or Stated(Verdicts(len(batch)), Rows(len(batch), batch.mask))
 
     def run(self, start: int, end: int) -> None:
-        """The rows from ``start`` up to ``end``, as the others of this module."""
+        """Read the status of the names from ``start`` up to, but not including, ``end``."""
         directory, on_source, follow = self._batch.directory, self._batch.on_source, self._batch.follow
-        verdicts, rows, look = self.result.verdicts, self.result.rows, os.stat
+        verdicts, rows, stat_call = self.result.verdicts, self.result.rows, os.stat
         statuses: list[os.stat_result] = []
         began = _now()
         for row in range(start, end):
             try:
-                status = look(self._names[row], dir_fd=directory, follow_symlinks=follow)
+                status = stat_call(self._names[row], dir_fd=directory, follow_symlinks=follow)
                 verdicts.codes[row] = Code.DONE
             except OSError as first:
                 try:
@@ -153,7 +167,11 @@ class Stating:
         rows.put(start, statuses)
 
     def _again(self, name: bytes, first: OSError) -> os.stat_result:
-        """A source whose stat failed with an error that may pass; raises ``OSError``."""
+        """Read the status of a source item again after a transient error; raise ``OSError`` if it fails again.
+
+        ``first`` is the first error. It is raised if the item is not on the source side, or if the error is not
+        transient.
+        """
         if not self._batch.on_source or first.errno not in PASSING:
             raise first
         call = partial(os.stat, name, dir_fd=self._batch.directory, follow_symlinks=self._batch.follow)
@@ -161,7 +179,7 @@ class Stating:
 
 
 class Reading:
-    """Small files for their digests."""
+    """A ``Read`` batch in progress: reads small files and computes their digests."""
 
     is_full = False
 
@@ -191,7 +209,8 @@ class Reading:
         self.result.seen.put(start, statuses)
 
     def _read(self, row: int) -> os.stat_result | None:
-        """The status of what was read; None if it wants care. Raises ``OSError``."""
+        """Read one file, set its digest, and return its status; return None if the slow path is needed. Raise
+        ``OSError``."""
         copies = self._batch.copies
         refuse_consumed(self._batch.directory, self._names[row])
         reading = _open(self._names[row], self._flags, dir_fd=self._batch.directory)
@@ -216,7 +235,7 @@ class Reading:
 
 
 def sync_directories(batch: SyncDirectories) -> Judged:
-    """All of them, at once."""
+    """Sync all directories of the batch with fsync(2), and return their verdicts."""
     verdicts = Verdicts(len(batch.directories))
     for row, directory in enumerate(batch.directories):
         began = _now()
@@ -230,7 +249,7 @@ def sync_directories(batch: SyncDirectories) -> Judged:
 
 
 class Changing:
-    """Items that exist, each of which is changed by ``_change``; what is interrupted is tried again."""
+    """Base of batches in progress that change existing items. A change that a signal interrupted is tried again."""
 
     is_full = False
     result: Judged
@@ -251,12 +270,12 @@ class Changing:
             verdicts.nanoseconds[row] = _now() - began
 
     def _change(self, row: int) -> Code:
-        """What became of it; raises ``Problem``."""
+        """Change one item and return its code; raise ``Problem`` if that fails."""
         raise NotImplementedError
 
 
 class Removing(Changing):
-    """Items and empty directories that go."""
+    """A ``Remove`` batch in progress."""
 
     def __init__(self, batch: Remove, result: Removed | None = None) -> None:
         self._batch = batch
@@ -286,7 +305,7 @@ class Removing(Changing):
 
 
 class Comparing:
-    """Items of two directories, by their extended attributes."""
+    """A ``Compare`` batch in progress."""
 
     is_full = False
 
@@ -298,8 +317,12 @@ class Comparing:
         self.result = result or Judged(Verdicts(len(batch)))
 
     def run(self, start: int, end: int) -> None:
-        """By paths that lead through descriptors: no call takes a directory and a name."""
-        from pcopy.fsio.mending import same_xattrs  # few jobs need it
+        """Compare the extended attributes of the rows.
+
+        Items are named by paths below /proc/self/fd/N, because no call for extended attributes takes a directory
+        descriptor and a name.
+        """
+        from pcopy.fsio.mending import same_xattrs  # imported here because few jobs need it
 
         source, target = (b"/proc/self/fd/%d/" % each for each in (self._batch.directory, self._batch.target))
         verdicts, preserve, follow = self.result.verdicts, self._settings.preserve, self._settings.follow

@@ -1,4 +1,4 @@
-"""Makes the files of a batch from memory, in plain Python, one after the other."""
+"""The rows of a ``Make`` batch in the Python backend: creates files from memory, one after the other."""
 
 from __future__ import annotations
 
@@ -17,10 +17,15 @@ _NOTHING = Applied()
 
 
 class Making:
+    """A ``Make`` batch in progress."""
+
     is_full = False
 
     def __init__(self, settings: Settings, batch: Make, result: FilesMade | None = None) -> None:
-        """``result``: where other rows are told already."""
+        """Prepare the rows.
+
+        ``result`` is the result to fill in if the C backend has already processed other rows; None to create one.
+        """
         self._batch = batch
         self._preserve, self._umask = settings.preserve, settings.umask
         self._names = unpack_names(batch.names, len(batch))
@@ -40,7 +45,11 @@ class Making:
             verdicts.nanoseconds[row] = time.monotonic_ns() - began
 
     def _make(self, row: int) -> None:
-        """Raises ``Problem``; nothing of it is there then, but for a ``MetadataProblem``."""
+        """Create one file.
+
+        Raise ``Problem`` if this fails; then nothing of the file remains. Raise ``MetadataProblem`` if only metadata
+        could not be set; then the file is kept.
+        """
         batch, verdicts = self._batch, self.result.verdicts
         rows, at = batch.rows, batch.offsets[row]
         size, mtime = rows.size[row], rows.mtime[row]
@@ -51,7 +60,8 @@ class Making:
             new.keep()
         verdicts.bytes[row] = size
         verdicts.moved += size
-        if new.shortcoming is not None:  # better a file with wrong metadata, and told so, than none
+        # Keep a file with incomplete metadata, and report that: this is better than no file.
+        if new.shortcoming is not None:
             raise new.shortcoming
         if applied != _NOTHING:
             self.result.applied[row] = applied

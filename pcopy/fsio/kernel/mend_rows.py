@@ -1,8 +1,10 @@
-"""Gives the rows of one batch other owners, groups, modes and ACLs, in plain Python, one after the other.
+"""The rows of ``Mend`` and ``MendPlain`` in the Python backend: sets owners, groups, modes and ACLs, item by item.
 
-Each item is opened with O_PATH and changed through that descriptor: it is the item that was looked at, whatever its
-name leads to by then. System calls per item: open, fstat, chown, chmod, stat after a set-gid bit, close. The
-descriptor is named by its path below /proc, since Python has no call that takes an O_PATH descriptor.
+Each item is opened with O_PATH and changed through that descriptor. So the item that changes is the one that was
+examined, even if its name refers to another item by then. Python has no call that changes an O_PATH descriptor; the
+descriptor is named by its path below /proc/self/fd.
+
+System calls per item: open, fstat, chown, chmod, a stat if a set-gid bit was set, close.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ from pcopy.fsio.nodes import handle_of, open_node
 from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import status_of
 
-_NO_PROC = "/proc is not mounted, and this kernel has no other call that changes an open item: mount it"
-_NOT_SET = "the set-gid bit is for members of the group, and for root: it was not set"
+_NO_PROC = "/proc is not mounted, and this system has no other call that changes an open item: mount /proc"
+_NOT_SET = "the set-gid bit was not set: only root and members of the group may set it"
 
 
 class MendRows(Changing):
-    """Each gets what is wanted for it."""
+    """A ``Mend`` batch in progress: each item gets its own values."""
 
     def __init__(self, batch: Mend, result: Judged | None = None) -> None:
         self._batch = batch
@@ -35,13 +37,13 @@ class MendRows(Changing):
 
     def _change(self, row: int) -> Code:
         batch, wanted = self._batch, self._batch.wanted
-        with held_open(open_node(batch.directory, self._names[row], on_source=False)) as held:
-            status = status_of(held)
+        with held_open(open_node(batch.directory, self._names[row], on_source=False)) as item:
+            status = status_of(item)
             if not (batch.rows.is_item(row, status) and batch.rows.has_owner_and_mode(row, status)):
                 return Code.ANEW
-            _give(held, wanted.uid[row], wanted.gid[row], wanted.mode[row])
+            _give(item, wanted.uid[row], wanted.gid[row], wanted.mode[row])
             if batch.acls is not None:
-                self._give_acls(handle_of(held), *batch.acls, is_directory=stat.S_ISDIR(batch.rows.mode[row]))
+                self._give_acls(handle_of(item), *batch.acls, is_directory=stat.S_ISDIR(batch.rows.mode[row]))
         return Code.DONE
 
     def _give_acls(self, handle: bytes, access: bytes, default: bytes, *, is_directory: bool) -> None:
@@ -55,7 +57,7 @@ class MendRows(Changing):
 
 
 class MendPlainRows(Changing):
-    """All get the same."""
+    """A ``MendPlain`` batch in progress: all items get the same owner and group, and modes by one table."""
 
     def __init__(self, batch: MendPlain, result: Mended | None = None) -> None:
         self._batch = batch
@@ -64,8 +66,8 @@ class MendPlainRows(Changing):
 
     def _change(self, row: int) -> Code:
         batch, seen = self._batch, self.result.seen
-        with held_open(open_node(batch.directory, self._names[row], on_source=False)) as held:
-            status = status_of(held)
+        with held_open(open_node(batch.directory, self._names[row], on_source=False)) as item:
+            status = status_of(item)
             mode = status.st_mode
             if not batch.rows.is_item(row, status) or stat.S_ISDIR(mode):
                 return Code.ANEW
@@ -77,18 +79,21 @@ class MendPlainRows(Changing):
             wanted = KEEP if stat.S_ISLNK(mode) or batch.modes[bits] == bits else batch.modes[bits]
             if (uid, gid, wanted) == (KEEP, KEEP, KEEP):
                 return Code.SKIPPED
-            _give(held, uid, gid, wanted)
+            _give(item, uid, gid, wanted)
         return Code.DONE
 
 
 def mending(batch: Mend | MendPlain) -> MendRows | MendPlainRows:
-    """What does the rows of a batch."""
+    """Return the code that processes the rows of the batch."""
     return MendRows(batch) if isinstance(batch, Mend) else MendPlainRows(batch)
 
 
 def after_chown(mode: int) -> int:
-    """What the kernel leaves of a mode when the owner or group changes. (A set-gid bit without x for the group marks a
-    file for mandatory locks.)"""
+    """Return the mode that the operating system leaves after a change of owner or group.
+
+    It clears the set-uid and set-gid bits of files. It keeps a set-gid bit without execute permission for the group,
+    which marks a file for mandatory locking.
+    """
     if stat.S_ISDIR(mode) or stat.S_ISLNK(mode):
         return mode
     mode &= ~stat.S_ISUID
@@ -96,9 +101,11 @@ def after_chown(mode: int) -> int:
 
 
 class _through_proc(failing):  # noqa: N801 (as ``failing``)
-    """As ``failing``, for a call whose path is the handle of a descriptor: ENOENT means that there is no /proc.
+    """The context manager ``failing`` for a call whose path is a descriptor below /proc: ENOENT means that /proc is not
+    mounted.
 
-    The item exists, since it is open, so it must not be taken for one that was removed meanwhile.
+    The item exists, because it is open. So ENOENT must not be reported as an item that was removed meanwhile; a
+    ``Problem`` with ENOSYS is raised instead.
     """
 
     __slots__ = ()
@@ -109,14 +116,15 @@ class _through_proc(failing):  # noqa: N801 (as ``failing``)
         super().__exit__(kind, error, trace)
 
 
-def _give(held: int, uid: int, gid: int, mode: int) -> None:
-    """To what is open; raises ``Problem``."""
+def _give(item: int, uid: int, gid: int, mode: int) -> None:
+    """Set owner, group and mode of an open item, except those that are ``KEEP``. Raise ``Problem`` if that fails."""
+    # The owner is set first, because the operating system clears set-id bits when the owner changes.
     owner = -1 if uid == KEEP else uid, -1 if gid == KEEP else gid
     if owner != (-1, -1):
         with _through_proc("chown"):
-            os.chown(handle_of(held), *owner)
+            os.chown(handle_of(item), *owner)
     if mode != KEEP:
         with _through_proc("chmod"):
-            os.chmod(handle_of(held), mode)
-        if mode & stat.S_ISGID and stat.S_IMODE(status_of(held).st_mode) != mode:
+            os.chmod(handle_of(item), mode)
+        if mode & stat.S_ISGID and stat.S_IMODE(status_of(item).st_mode) != mode:
             raise Problem("chmod", errno.EPERM, text=_NOT_SET)

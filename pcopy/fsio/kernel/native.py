@@ -1,9 +1,9 @@
-"""The kernel in C: it does the plain cases, and hands all others to the code of the kernel in Python, row by row.
+"""The C backend: processes common cases in C, and leaves all others, row by row, to the code of the Python backend.
 
-``pcopy/fsio/kernel/native`` has the C code, and kernel.h its interface. Of a row that is ``DEFERRED`` nothing was
-changed: the Python code for the same batch does it, into the same result. So what is rare is written once.
+The C code is in ``pcopy/fsio/kernel/native``; kernel.h is its interface. If a row is ``DEFERRED``, C has changed
+nothing: the Python code for the same batch processes that row into the same result. So rare cases are implemented once.
 
-As long as there are no threads (``pcopy.fsio.kernel.native_pool``), rows are done in ``poll``.
+Without threads (``pcopy.fsio.kernel.native_pool``), rows are processed in ``poll``.
 """
 
 from __future__ import annotations
@@ -35,19 +35,20 @@ if TYPE_CHECKING:
 _ffi, _lib = _native.ffi, _native.lib
 
 NANOSECONDS_AT_ONCE = 2_000_000
-"""For which rows are done in one ``poll``: then the rank looks up from its work."""
+"""Time for which one ``poll`` processes rows; then the rank looks for messages."""
 
 _LONGEST_NAME = 256
-"""Bytes of a name, with the slash that follows."""
+"""Largest length of a name in bytes, including the slash that follows it."""
 
 _FOR_PYTHON = (b"trusted.pcopy.", b"user.pcopy.", os.fsencode(ACCESS_ACL))
-"""Our own marks, and what decides about the mode of a copy that does not get it."""
+"""Prefixes of extended attributes that the C code leaves to Python: pcopy's own marks, and the access ACL, which
+decides the mode of a copy that does not get it."""
 
 Result = TypeVar("Result")
 
 
 class EventWake:
-    """Fills ``pcopy.fsio.kernel.interface.Wake`` by eventfd(2)."""
+    """A ``pcopy.fsio.kernel.interface.Wake`` that uses eventfd(2)."""
 
     def __init__(self) -> None:
         self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -56,6 +57,7 @@ class EventWake:
         return self._descriptor
 
     def set(self) -> None:
+        """Make the descriptor readable."""
         os.eventfd_write(self._descriptor, 1)
 
     def clear(self) -> None:
@@ -69,7 +71,7 @@ class EventWake:
 
 
 class NativeTicket(Generic[Result]):
-    """Rows that are done in C, and after them those that C has deferred."""
+    """The ticket of a batch that C processes first, and Python after that, for the rows that C has deferred."""
 
     def __init__(self, kernel: NativeKernel, batch: Batch[Any], rows: InC) -> None:
         self.is_done = False
@@ -91,15 +93,15 @@ class NativeTicket(Generic[Result]):
 
     @property
     def is_in_python(self) -> bool:
-        """Is C done with it, and are there rows left?"""
+        """True if the C code is done with the batch and deferred rows remain."""
         return not self.is_done and self._work is not None
 
     def advance(self) -> None:
-        """Notes what C has done; once C is done with all rows, does some of those that it has deferred."""
+        """Record the progress of the C code; once it is done, process some of the deferred rows."""
         if self._work is None:
             batch = self._rows.batch
             is_done = _lib.pk_is_done(batch)
-            self._verdicts.moved = _lib.pk_moved(batch)  # after that, or the last rows might be missing
+            self._verdicts.moved = _lib.pk_moved(batch)  # read after pk_is_done, or the last rows might be missing
             if not is_done:
                 return
             self._take_over(batch)
@@ -107,7 +109,7 @@ class NativeTicket(Generic[Result]):
         try:
             for row in rows:
                 self._work.run(row, row + 1)  # type: ignore[union-attr]
-        except BaseException:
+        except BaseException:  # not an error of a row; for example, no memory
             self.cancel()
             raise
         if self._work is not None and self._work.is_full and Code.PENDING in self._verdicts.codes:
@@ -116,7 +118,10 @@ class NativeTicket(Generic[Result]):
             self.end()
 
     def _take_over(self, batch: Any) -> None:
-        """What is raised here leaves all as it was: the next ``advance`` tries again."""
+        """Complete the result of the C code, and prepare the deferred rows.
+
+        If it raises an exception, the state is unchanged and the next ``advance`` tries again.
+        """
         codes = self._verdicts.codes
         self.is_cut_short = bool(batch.cancelled)
         if DEFERRED in codes:
@@ -124,16 +129,16 @@ class NativeTicket(Generic[Result]):
         self._rows.finish()
         if DEFERRED in codes:
             self.is_cut_short = self.is_cut_short or self._is_cancelled
-            left = [row for row, code in enumerate(codes) if code == DEFERRED]
+            deferred = [row for row, code in enumerate(codes) if code == DEFERRED]
             if not self.is_cut_short:
                 self._work = self._rows.careful()
-                self._left = left
-            for row in left:
+                self._left = deferred
+            for row in deferred:
                 codes[row] = Code.CANCELLED if self.is_cut_short else Code.PENDING
         _lib.pk_release(batch)
 
     def cancel(self) -> None:
-        """Rows that nobody has begun are not begun any more."""
+        """Start no further rows, neither in C nor in Python."""
         if self.is_done:
             return
         if self._work is None:
@@ -148,7 +153,7 @@ class NativeTicket(Generic[Result]):
         self.end()
 
     def end(self) -> None:
-        """Gives its descriptors back."""
+        """Mark the ticket as done and unpin its descriptors."""
         if not self.is_done:
             self.is_done = True
             for descriptor in self._descriptors:
@@ -156,13 +161,16 @@ class NativeTicket(Generic[Result]):
 
 
 class NativeKernel:
-    """Fills ``pcopy.fsio.kernel.interface.Kernel``."""
+    """The C backend, an implementation of ``pcopy.fsio.kernel.interface.Kernel``."""
 
     name = "c"
     enters = True
 
     def __init__(self, settings: Settings) -> None:
-        """Raises ``MemoryError``, and ``OSError`` if there is no descriptor for its wake."""
+        """Create the backend, without threads.
+
+        Raise ``MemoryError``, or ``OSError`` if there is no descriptor for ``wake``.
+        """
         self._settings = settings
         self._digest_size = len(settings.digest(b"")) if settings.digest is not None else 0
         self.pins = Pins()
@@ -175,7 +183,8 @@ class NativeKernel:
         self.pool = NativePool(self.in_c)
         self._waiting: list[NativeTicket[Any]] = []
         self._unknown = _ffi.new("char[256]")
-        for name in EACH_FILE_ON_LUSTRE:  # which would be met one in each of the first batches
+        # Otherwise each of the first batches would meet one unknown attribute.
+        for name in EACH_FILE_ON_LUSTRE:
             _lib.pk_learn(self.in_c, name, self._what_of(name))
         self._listing: Any = _ffi.new("pk_listing *")
         self._opened: Any = _ffi.new("pk_opened *")
@@ -203,17 +212,18 @@ class NativeKernel:
         rows.batch.at_once = self.pool.at_once(rows.batch.rows)
         fills_tally = isinstance(batch, Look) and batch.tally is not None
         if fills_tally and not self.works_here:
-            rows.batch.tree.tally, fills_tally = _ffi.NULL, False  # nothing guards it
+            rows.batch.tree.tally, fills_tally = _ffi.NULL, False  # no lock protects it against threads
         ticket: NativeTicket[Any] = NativeTicket(self, batch, rows)
         if number := _lib.pk_submit(self.in_c, rows.batch):
             ticket.end()
-            raise MemoryError if number == errno.ENOMEM else ValueError("not one name for each row")
+            raise MemoryError if number == errno.ENOMEM else ValueError("there is not one name for each row")
         self._waiting.append(ticket)
         if fills_tally:
             self.pool.may_begin = False
         return ticket
 
     def _in_c(self, batch: Batch[Any]) -> InC:
+        """Return the batch, converted to pointers for the C code."""
         if isinstance(batch, (Bare, Members)):
             return PlainInC(self._settings, batch)
         rows = directories_in_c(self._settings, batch)
@@ -228,12 +238,13 @@ class NativeKernel:
         return descriptor, opened.device, opened.inode, mark
 
     def tally(self, bounds: Sequence[int]) -> NativeTally:
-        from pcopy.fsio.kernel.native_tally import NativeTally  # few tools need it
+        from pcopy.fsio.kernel.native_tally import NativeTally  # imported here because few tools need it
 
         return NativeTally(bounds)
 
     def _list(self, batch: List) -> Listed:
-        """Done at once: this is one call for most directories."""
+        """Return the result of a ``List`` batch, which is carried out immediately: most directories take one system
+        call."""
         listing = batch.going_on or self._listing
         if batch.going_on is None:
             listing.at = listing.end = listing.has_begun = listing.is_over = 0
@@ -254,7 +265,7 @@ class NativeKernel:
             listed.kinds = _ffi.buffer(self._kinds, number)[:]
             listed.inodes = array("Q", _ffi.buffer(self._inodes, number * 8)[:])
         if not listing.is_over:
-            if listing is self._listing:  # the next one begins with another
+            if listing is self._listing:  # ``rest`` continues with this structure, so other listings need a new one
                 self._listing = _ffi.new("pk_listing *")
             listed.rest = List(batch.directory, batch.most, batch.detailed, batch.on_source, listing)
         return listed
@@ -273,23 +284,24 @@ class NativeKernel:
             waiting[:] = [ticket for ticket in waiting if not ticket.is_done]
             self.pool.may_begin = self.pool.may_begin or not waiting
         if not self.works_here and any(ticket.is_in_python for ticket in waiting):
-            self.wake.set()  # nobody else does
+            self.wake.set()  # deferred rows are processed in poll, and no C thread wakes the caller for them
         return done
 
     def learn(self) -> None:
-        """Tells C what is done with an extended attribute that it has met, and does not know."""
+        """Tell the C code how to treat the extended attributes that it has met and does not know."""
         while _lib.pk_unknown(self.in_c, self._unknown):
             name = _ffi.string(self._unknown)
             _lib.pk_learn(self.in_c, self._unknown, self._what_of(name))
 
     def _what_of(self, name: bytes) -> int:
-        """0: its file is one for Python."""
+        """Return how the C code has to treat an extended attribute: copy it, ignore it, or 0 to leave files with it to
+        Python."""
         if name.startswith(_FOR_PYTHON):
             return 0
-        known = os.fsdecode(name)
-        if not is_copied(known, self._settings.preserve):
+        text_name = os.fsdecode(name)
+        if not is_copied(text_name, self._settings.preserve):
             return int(_lib.PK_LEAVE)
-        return int(_lib.PK_KEEP) if kind_of(known) is Kind.OWN else 0
+        return int(_lib.PK_KEEP) if kind_of(text_name) is Kind.OWN else 0
 
     def close(self) -> None:
         for ticket in self._waiting:
@@ -299,10 +311,11 @@ class NativeKernel:
             if not self.works_here and self._waiting:
                 _await(self.wake)
         self.pool.close()
-        self.wake.close()
+        self.wake.close()  # last, because the threads write to this descriptor
 
 
 def _await(wake: EventWake) -> None:
+    """Wait for up to one second until the backend has something to do in ``poll``."""
     import select
 
     select.select([wake], [], [], 1)

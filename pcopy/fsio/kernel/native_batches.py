@@ -1,6 +1,7 @@
-"""Batches as the kernel in C sees them: pointers to their columns, and to those of the result.
+"""Conversion of batches for the C backend: pointers to the columns of a batch and to those of its result.
 
-For each there is the result that C fills, and what does the rows that C defers, into the same result.
+For each type of batch, an object has the result that the C code fills in, and the Python code that processes the rows
+that C defers, into the same result.
 """
 
 from __future__ import annotations
@@ -64,29 +65,39 @@ from pcopy.fsio.problem import EXCHANGED, REPLACED
 _ffi, _lib = _native.ffi, _native.lib
 
 DEFERRED = int(_lib.PK_DEFERRED)
-"""The code of a row that C has not done."""
+"""Code of a row that the C code has not processed."""
 
 ALL_MODES = 4096
-"""All that permission bits can be."""
+"""Number of possible values of the permission bits."""
 
 _POINTERS = {"I": "uint32_t[]", "q": "int64_t[]", "Q": "uint64_t[]"}
 _OWNER = Struct("=III356s")
-"""A ``pk_owner`` of kernel.h."""
+"""Format of a ``pk_owner`` of kernel.h."""
 _PLACE = Struct("=iIII")
-"""A ``pk_place`` of kernel.h."""
+"""Format of a ``pk_place`` of kernel.h."""
 _WHOLE_AT = MEMBER.size // 4 - 1
-"""Where a row of ``Members`` has its last number, in numbers of 4 bytes."""
+"""Index of the last number in a row of ``Members``, counted in units of 4 bytes."""
 _COLUMNS = [(name, _POINTERS[typecode], bit) for name, typecode, bit, _ in COLUMNS]
 
 
 class InC:
-    """One batch. ``batch`` is the structure of kernel.h; what it points to lives as long as this does."""
+    """A batch, converted to pointers for the C code.
 
-    def __init__(self, kind: int, batch: Any, result: Judged, careful: Callable[[], Work]) -> None:
-        """``careful`` makes what does the deferred rows."""
+    ``batch`` is a ``pk_batch`` of kernel.h. This object keeps the memory alive that it points to.
+    """
+
+    def __init__(self, kind: int, batch: Any, result: Judged, make_work: Callable[[], Work]) -> None:
+        """Fill in what all batches have in common.
+
+        Args:
+            kind: type of the batch, a ``PK_`` constant of kernel.h.
+            batch: the batch.
+            result: the result to fill in.
+            make_work: function that returns the Python code for the deferred rows.
+        """
         self.batch: Any = _ffi.new("pk_batch *")
         self.result = result
-        self.careful = careful
+        self.careful = make_work
         pointer, to, verdicts = _ffi.from_buffer, self.batch, result.verdicts
         to.kind = kind
         to.rows = self.number = len(verdicts.codes)
@@ -99,10 +110,11 @@ class InC:
         given.nanoseconds = nanoseconds = pointer("uint64_t[]", verdicts.nanoseconds)
         to.names = names = pointer("char[]", batch.names)
         to.names_size = len(batch.names)
+        # cffi structures do not keep alive the buffers that they point to.
         self._kept: list[Any] = [codes, operations, errnos, sizes, nanoseconds, names]
 
     def pointer(self, kind: str, buffer: Any) -> Any:
-        """To a column; NULL if that is empty."""
+        """Return a pointer to a column, which is kept alive; NULL if the column is empty."""
         if not buffer:
             return _ffi.NULL
         pointer = _ffi.from_buffer(kind, buffer)
@@ -110,29 +122,37 @@ class InC:
         return pointer
 
     def columns(self, to: Any, rows: Rows, needed: int = 0) -> None:
-        """Raises ``ValueError`` unless each column has all rows, and those of the mask ``needed`` are there: C would
-        read what is beside them."""
+        """Set the pointers of a ``pk_columns`` to the columns of ``rows``.
+
+        Raise ``ValueError`` if a column does not have all rows, or if one of the mask ``needed`` is missing: C would
+        access memory outside the columns.
+        """
         if needed & ~rows.mask:
-            raise ValueError("a column is missing")
+            raise ValueError("a column that this batch needs is missing")
         for name, kind, bit in _COLUMNS:
             if rows.mask & bit and self.number:
                 column: array[int] = getattr(rows, name)
                 if len(column) != self.number:
-                    raise ValueError(f"the column {name} has {len(column)} rows")
+                    raise ValueError(f"the column {name} has {len(column)} rows, unlike the batch")
                 pointer = _ffi.from_buffer(kind, column)
                 setattr(to, name, pointer)
                 self._kept.append(pointer)
 
     def defer_all(self) -> None:
-        """C does none of its rows."""
+        """Defer all rows of this batch to the Python backend."""
         self.result.verdicts.codes[:] = bytes((DEFERRED,)) * len(self.result.verdicts)
         self.batch.rows = 0
 
     def finish(self) -> None:
-        """C is done with them. It may be asked again, if what follows could not be done."""
+        """Complete the result after the C code has processed its rows.
+
+        It may be called again if an exception interrupts what follows it.
+        """
 
 
 class CopyInC(InC):
+    """A ``Copy`` batch, converted to pointers for the C code."""
+
     def __init__(self, settings: Settings, batch: Copy, digest_size: int, *, has_digest: bool) -> None:
         number = len(batch.rows)
         made = numbers("Q", number)
@@ -156,7 +176,7 @@ class CopyInC(InC):
         to.made = self.pointer("uint64_t[]", made)
         self.columns(to.given, batch.rows, VERSION | DEVICE)
         if len(batch.plans) != number:
-            raise ValueError(f"there are {len(batch.plans)} plans for {number} rows")
+            raise ValueError(f"there are {len(batch.plans)} plans for {number} rows: each row needs one")
         if batch.recipe is not PLAIN or settings.preserve.chown != (-1, -1):
             self.defer_all()
             return
@@ -169,7 +189,7 @@ class CopyInC(InC):
             self._take_contents(batch.rows.size)
 
     def _take_contents(self, sizes: array[int]) -> None:
-        """C has no library for the digest: all contents are left in memory."""
+        """Provide memory in which C leaves the contents of all files, because it has no library for the digest."""
         self._offsets = [0, *accumulate(min(size, SMALL_FILE) + 1 for size in sizes)]
         self._arena = bytearray(self._offsets[-1])
         self.batch.arena = self.pointer("uint8_t[]", self._arena)
@@ -195,17 +215,18 @@ class CopyInC(InC):
 
 
 class MendPlainInC(InC):
-    """The rows of ``MendPlain``."""
+    """A ``MendPlain`` batch, converted to pointers for the C code."""
 
     def finish(self) -> None:
         verdicts = self.result.verdicts
         for row in verdicts.rows(Code.FAILED):
-            if verdicts.errnos[row] == errno.ESTALE:  # only C sees that: it examines an item before it opens it
+            # Only C detects this: unlike Python, it examines an item before it opens it.
+            if verdicts.errnos[row] == errno.ESTALE:
                 verdicts.texts[row] = "", EXCHANGED
 
 
 class PlainInC(InC):
-    """Rows that C defers want care."""
+    """A batch whose deferred rows get the code ``CARE``: the caller processes them."""
 
     def __init__(self, settings: Settings, batch: Bare | Members) -> None:
         kind = _lib.PK_BARE if isinstance(batch, Bare) else _lib.PK_MEMBER
@@ -215,7 +236,7 @@ class PlainInC(InC):
             self._take(batch)
 
     def _take(self, batch: Members) -> None:
-        """Raises ``ValueError`` if C would read or write beside what there is."""
+        """Set the pointers for ``Members``. Raise ``ValueError`` if C would access memory outside the buffers."""
         to = self.batch
         offsets = array("Q", accumulate(memoryview(batch.rows).cast("I")[_WHOLE_AT :: MEMBER.size // 4], initial=0))
         place, places, prefixes = array("I"), bytearray(), bytearray()
@@ -224,7 +245,7 @@ class PlainInC(InC):
             prefixes += prefix
             place.extend([number] * rows)
         if offsets[-1] > len(batch.room) or len(place) != self.number:
-            raise ValueError("there is no room for all members, or a place is missing")
+            raise ValueError("the buffer is too small for all members, or rows do not belong to a directory")
         owners = b"".join([_OWNER.pack(*ids, total, end) for ids, (end, total) in batch.owners.items()])
         to.owners, to.owners_number = self.pointer("pk_owner[]", owners), len(batch.owners)
         to.members = self.pointer("pk_member[]", batch.rows)
@@ -240,6 +261,7 @@ class PlainInC(InC):
 
 
 def _others_may_write(directory: int) -> bool:
+    """Return True if another user may create or replace names in the directory, or if that cannot be found out."""
     try:
         status = os.fstat(directory)
     except OSError:
@@ -248,14 +270,16 @@ def _others_may_write(directory: int) -> bool:
 
 
 def give_back(codes: bytearray) -> None:
-    """Whoever asked does what C has deferred."""
+    """Replace the code of deferred rows by ``CARE``: the caller processes these rows."""
     if DEFERRED in codes:
         codes[:] = codes.replace(bytes((DEFERRED,)), bytes((Code.CARE,)))
 
 
 class MakeInC(InC):
+    """A ``Make`` batch, converted to pointers for the C code."""
+
     def __init__(self, settings: Settings, batch: Make) -> None:
-        from pcopy.fsio.kernel.make_rows import Making  # no copy needs it
+        from pcopy.fsio.kernel.make_rows import Making  # imported here because copies do not need it
 
         made = FilesMade(Verdicts(len(batch)), {})
         super().__init__(_lib.PK_MAKE, batch, made, lambda: Making(settings, batch, made))
@@ -264,7 +288,7 @@ class MakeInC(InC):
         self.columns(to.given, batch.rows, MADE)
         ends = map(int.__add__, batch.offsets, batch.rows.size)
         if len(batch.offsets) != len(batch) or max(ends, default=0) > len(batch.contents):
-            raise ValueError("there are not contents for each row")
+            raise ValueError("a row has no offset, or its contents end outside the buffer")
         to.arena, to.offsets = self.pointer("uint8_t[]", batch.contents), self.pointer("uint64_t[]", batch.offsets)
         to.umask = settings.umask
         to.flags = flags_of(settings) | (_lib.PK_INHERITS if batch.inherits else 0)
@@ -274,7 +298,7 @@ class MakeInC(InC):
             self.defer_all()
 
     def finish(self) -> None:
-        """One that is done and has an errno belongs to somebody else."""
+        """Record files whose owner could not be set: rows that are done and nevertheless have an errno."""
         verdicts = self.result.verdicts
         if errno.EPERM in verdicts.errnos:
             for row in verdicts.rows(Code.DONE):
@@ -283,6 +307,7 @@ class MakeInC(InC):
 
 
 def flags_of(settings: Settings) -> int:
+    """Return the ``PK_`` flags of a batch that follow from the settings."""
     preserve = settings.preserve
     flags = _lib.PK_FOLLOW if settings.follow else 0
     flags |= _lib.PK_SPARSE if preserve.sparse else 0
@@ -294,7 +319,14 @@ def flags_of(settings: Settings) -> int:
 
 
 def in_c(settings: Settings, batch: Batch[Any], digest_size: int, *, has_digest: bool) -> InC:
-    """``has_digest``: C takes the digests."""
+    """Return the batch, converted to pointers for the C code. Raise ``TypeError`` for an unsupported batch.
+
+    Args:
+        settings: settings of the job.
+        batch: the batch.
+        digest_size: bytes of a digest.
+        has_digest: True if the C code computes digests.
+    """
     match batch:
         case Copy():
             return CopyInC(settings, batch, digest_size, has_digest=has_digest)
@@ -328,11 +360,12 @@ def in_c(settings: Settings, batch: Batch[Any], digest_size: int, *, has_digest:
         case Trial():
             rows = _trying(batch)
         case _:
-            raise TypeError(f"{type(batch).__name__} is no batch of this kernel")
+            raise TypeError(f"{type(batch).__name__}: the C backend does not support this batch")
     return rows
 
 
 def _trying(batch: Trial) -> InC:
+    """Return a ``Trial`` batch, converted to pointers for the C code."""
     tried = Judged(Verdicts(len(batch)))
     rows = InC(_lib.PK_TRY, batch, tried, _nothing_deferred)
     rows.batch.flags = int(batch.call)
@@ -343,11 +376,13 @@ def _trying(batch: Trial) -> InC:
 
 
 def _nothing_deferred() -> Work:
-    raise AssertionError("no row is deferred to the kernel in Python")
+    """Raise ``AssertionError``: the C code never leaves rows of this batch to the Python code."""
+    raise AssertionError("the C code deferred a row of a batch that Python does not process")
 
 
 def _mending(batch: Mend | MendPlain) -> InC:
-    from pcopy.fsio.kernel.mend_rows import MendPlainRows, MendRows  # no copy needs it
+    """Return a ``Mend`` or ``MendPlain`` batch, converted to pointers for the C code."""
+    from pcopy.fsio.kernel.mend_rows import MendPlainRows, MendRows  # imported here because copies do not need it
 
     if isinstance(batch, Mend):
         mended = Judged(Verdicts(len(batch)))
@@ -357,18 +392,19 @@ def _mending(batch: Mend | MendPlain) -> InC:
         if batch.acls is not None:
             rows.defer_all()
         return rows
-    plain = Mended(Verdicts(len(batch)), Rows(len(batch), MODE | SIZE))
-    rows = MendPlainInC(_lib.PK_MEND_PLAIN, batch, plain, lambda: MendPlainRows(batch, plain))
+    updated = Mended(Verdicts(len(batch)), Rows(len(batch), MODE | SIZE))
+    rows = MendPlainInC(_lib.PK_MEND_PLAIN, batch, updated, lambda: MendPlainRows(batch, updated))
     rows.columns(rows.batch.given, batch.rows)
-    rows.columns(rows.batch.found, plain.seen)
+    rows.columns(rows.batch.found, updated.seen)
     rows.batch.uid, rows.batch.gid = batch.uid, batch.gid
     if len(batch.modes) != ALL_MODES:
-        raise ValueError(f"there are {len(batch.modes)} modes")
+        raise ValueError(f"there are {len(batch.modes)} modes, not one for each value of the permission bits")
     rows.batch.modes = rows.pointer("uint16_t[]", batch.modes)
     return rows
 
 
 def _comparing(settings: Settings, batch: Compare) -> InC:
+    """Return a ``Compare`` batch, converted to pointers for the C code."""
     judged = Judged(Verdicts(len(batch)))
     rows = InC(_lib.PK_SAME, batch, judged, lambda: Comparing(settings, batch, judged))
     rows.batch.target = batch.target

@@ -1,4 +1,4 @@
-"""Batches of directories as the kernel in C sees them (``pcopy.fsio.kernel.directory_batches``)."""
+"""Conversion of batches of directories for the C backend (``pcopy.fsio.kernel.directory_batches``)."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ from pcopy.fsio.preserve import CAP_CHOWN, CAP_DAC_OVERRIDE, capable
 _ffi, _lib = _native.ffi, _native.lib
 
 _LEFT = ("mode", "links", "mtime", "ctime", "inode", "size", "device")
-"""Of what is left in a directory."""
+"""Columns of the items that remain in a directory."""
 _TYPES = {name: (typecode, array(typecode).itemsize) for name, typecode, *_ in COLUMNS}
-"""And the bytes of a value."""
+"""Type code of ``array`` and bytes per value of each column."""
 _NOTHING = Rows(0, FOUND | LINKS)
 _EMPTY = Within(b"", b"", array("Q"), None)
 _DIRECTORY = ord("d")
 
 
 class DirectoriesInC(InC):
-    """Rows that C defers want care."""
+    """Base of converted ``Enter`` and ``Finish`` batches. Rows that C defers get the code ``CARE``."""
 
     def __init__(self, kind: int, settings: Settings, batch: Enter | Finish, result: Judged, target: int) -> None:
         super().__init__(kind, batch, result, _none)
@@ -77,12 +77,14 @@ class DirectoriesInC(InC):
 
 
 class EnterInC(DirectoriesInC):
+    """An ``Enter`` batch, converted to pointers for the C code."""
+
     def __init__(self, settings: Settings, batch: Enter) -> None:
         number = len(batch)
         self._entered = Entered(Verdicts(number), 0, 0, {})
         super().__init__(_lib.PK_ENTER, settings, batch, self._entered, batch.target)
         if len(batch.inodes) != number:
-            raise ValueError(f"there are {len(batch.inodes)} inodes for {number} rows")
+            raise ValueError(f"there are {len(batch.inodes)} inodes for {number} rows: each row needs one")
         self._directories: Any = _ffi.new("pk_directory[]", number)
         self.batch.directories = self._directories
         self.batch.flags |= _lib.PK_LATE if late_times.get(batch.common.target_device) else 0
@@ -105,14 +107,14 @@ class EnterInC(DirectoriesInC):
 
 
 class LookInC(InC):
-    """Rows that C defers want care."""
+    """A ``Look`` batch, converted to pointers for the C code. Rows that C defers get the code ``CARE``."""
 
     def __init__(self, batch: Look) -> None:
         number = len(batch)
         self._looked = Looked(Verdicts(number), {})
         super().__init__(_lib.PK_LOOK, batch, self._looked, _none)
         if len(batch.inodes) != number:
-            raise ValueError(f"there are {len(batch.inodes)} inodes for {number} rows")
+            raise ValueError(f"there are {len(batch.inodes)} inodes for {number} rows: each row needs one")
         self._tree = tree = _ffi.new("pk_tree *")
         tree.source_device, tree.most, tree.mask, tree.kinds = batch.device, batch.most + 1, batch.mask, batch.kinds
         self._directories: Any = _ffi.new("pk_directory[]", number)
@@ -134,6 +136,7 @@ class LookInC(InC):
                 found[row] = self._within(directories[row])
 
     def _within(self, found: Any) -> Within:
+        """Return the contents that C has found in one directory."""
         number = found.left
         if not number:
             return _EMPTY
@@ -151,7 +154,7 @@ class LookInC(InC):
 
 
 class WithinInC(InC):
-    """Something is done in directories. Rows that C defers want care."""
+    """Base of the batches that process the contents of directories. Rows that C defers get the code ``CARE``."""
 
     def __init__(
         self, kind: int, batch: MendWithin | CompareWithin | RemoveWithin | Paths, done: DoneWithin | None = None
@@ -168,9 +171,9 @@ class WithinInC(InC):
         to.given.inode = self._inodes(batch.inodes)
 
     def _inodes(self, inodes: array[int]) -> Any:
-        """One for each row; raises ``ValueError``."""
+        """Return a pointer to inode numbers. Raise ``ValueError`` unless there is one for each row."""
         if len(inodes) != self.number:
-            raise ValueError(f"there are {len(inodes)} inodes for {self.number} rows")
+            raise ValueError(f"there are {len(inodes)} inodes for {self.number} rows: each row needs one")
         return self.pointer("uint64_t[]", inodes)
 
     def finish(self) -> None:
@@ -192,10 +195,12 @@ class WithinInC(InC):
 
 
 class MendWithinInC(WithinInC):
+    """A ``MendWithin`` batch, converted to pointers for the C code."""
+
     def __init__(self, batch: MendWithin) -> None:
         super().__init__(_lib.PK_MEND_WITHIN, batch)
         if not len(batch.modes) == len(batch.directory_modes) == ALL_MODES:
-            raise ValueError("there is not one mode for all that permission bits can be")
+            raise ValueError("there is not one mode for each value of the permission bits")
         self._tree.source_device, self._tree.user = batch.device, os.geteuid()
         self._tree.flags = _lib.PK_POWERFUL if capable(CAP_DAC_OVERRIDE) else 0
         to = self.batch
@@ -205,6 +210,8 @@ class MendWithinInC(WithinInC):
 
 
 class CompareWithinInC(WithinInC):
+    """A ``CompareWithin`` batch, converted to pointers for the C code."""
+
     def __init__(self, batch: CompareWithin) -> None:
         super().__init__(_lib.PK_COMPARE_WITHIN, batch)
         self._tree.source_device, self._tree.target_device = batch.devices
@@ -215,12 +222,16 @@ class CompareWithinInC(WithinInC):
 
 
 class RemoveWithinInC(WithinInC):
+    """A ``RemoveWithin`` batch, converted to pointers for the C code."""
+
     def __init__(self, batch: RemoveWithin) -> None:
         super().__init__(_lib.PK_REMOVE_WITHIN, batch)
         self._tree.source_device = batch.device
 
 
 class PathsInC(WithinInC):
+    """A ``Paths`` batch, converted to pointers for the C code."""
+
     def __init__(self, batch: Paths) -> None:
         self._told = ToldWithin(Verdicts(len(batch)), SumsWithin(), {})
         super().__init__(_lib.PK_PATHS, batch, self._told)
@@ -231,17 +242,19 @@ class PathsInC(WithinInC):
     def finish(self) -> None:
         super().finish()
         directories = self._directories
-        told = (directories[row] for row, code in enumerate(self._done.verdicts.codes) if code == Code.DONE)
-        texts = [_ffi.buffer(each.text, size)[:] for each in told if (size := each.text_size)]
+        found = (directories[row] for row, code in enumerate(self._done.verdicts.codes) if code == Code.DONE)
+        texts = [_ffi.buffer(each.text, size)[:] for each in found if (size := each.text_size)]
         self._told.text = b"".join(texts)
 
 
 class FinishInC(DirectoriesInC):
+    """A ``Finish`` batch, converted to pointers for the C code."""
+
     def __init__(self, settings: Settings, batch: Finish) -> None:
         super().__init__(_lib.PK_FINISH, settings, batch, Judged(Verdicts(len(batch))), batch.directory)
         self.columns(self.batch.given, batch.rows, MODE | OWNER | GROUP | ATIME | MTIME | INODE)
         if not len(batch.marks) == len(batch.fresh) == len(batch):
-            raise ValueError(f"there are {len(batch.marks)} marks for {len(batch)} rows")
+            raise ValueError(f"there are {len(batch.marks)} marks for {len(batch)} rows: each row needs one")
         marks = bytearray(len(batch) * _lib.PK_MARK)
         for row, mark in enumerate(batch.marks):
             start = row * _lib.PK_MARK
@@ -252,7 +265,7 @@ class FinishInC(DirectoriesInC):
 
 
 class SyncInC(InC):
-    """C defers none of its rows."""
+    """A ``SyncDirectories`` batch, converted to pointers for the C code, which defers none of its rows."""
 
     def __init__(self, batch: SyncDirectories) -> None:
         number = len(batch.directories)
@@ -262,7 +275,7 @@ class SyncInC(InC):
 
 
 def directories_in_c(settings: Settings, batch: Batch[Any]) -> InC | None:
-    """None if it is no batch of directories."""
+    """Return the batch, converted to pointers for the C code, or None if it is not a batch of directories."""
     match batch:
         case Enter():
             return EnterInC(settings, batch)
@@ -280,10 +293,11 @@ _WITHOUT_SETTINGS: dict[type[Batch[Any]], Callable[[Any], InC]] = {
     RemoveWithin: RemoveWithinInC,
     SyncDirectories: SyncInC,
 }
+"""Classes of the batches that need no settings, by the class of the batch."""
 
 
 def _filled(found: Any, mask: int, names: Sequence[str]) -> Rows:
-    """Columns of what C has found in a directory."""
+    """Return the columns that C has found for the items of a directory."""
     number, columns = found.left, found.rows
     rows = Rows.to_fill(number, mask)
     for name in names:
@@ -293,10 +307,12 @@ def _filled(found: Any, mask: int, names: Sequence[str]) -> Rows:
 
 
 def _none() -> Work:
-    raise AssertionError("no directory is deferred to the kernel in Python")
+    """Raise ``AssertionError``: the C code never leaves directories to the Python code of this batch."""
+    raise AssertionError("the C code deferred a directory, which Python does not process")
 
 
 def _tree_of(common: Common) -> Any:
+    """Return the settings of a batch of directories as a ``pk_tree`` of kernel.h."""
     chosen = (
         (common.in_new, _lib.PK_IN_NEW),
         (capable(CAP_DAC_OVERRIDE), _lib.PK_POWERFUL),
@@ -315,6 +331,7 @@ def _tree_of(common: Common) -> Any:
 
 
 def _sibling(found: Any) -> Sibling:
+    """Return what C has found in a directory in which something remains to be done."""
     dress, number = found.dress, found.left
     rows, names = _NOTHING, b""
     if number:

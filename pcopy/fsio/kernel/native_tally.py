@@ -1,4 +1,4 @@
-"""Sums over columns, as C makes them (``pcopy.fsio.kernel.interface.Tally``)."""
+"""Sums over columns, computed in C (``pcopy.fsio.kernel.interface.Tally``)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pcopy.fsio.kernel.columns import ATIME, BLOCKS, LINKS, MODE, MTIME, SIZE, R
 _ffi, _lib = _native.ffi, _native.lib
 
 _NEEDED = MODE | LINKS | SIZE | BLOCKS | ATIME | MTIME
-"""The columns that are summed up."""
+"""The columns that the sums need."""
 _COLUMNS = (
     ("mode", "uint32_t[]"),
     ("links", "uint32_t[]"),
@@ -23,7 +23,7 @@ _COLUMNS = (
 
 
 class NativeTally:
-    """Fills ``pcopy.fsio.kernel.interface.Tally``."""
+    """An implementation of ``pcopy.fsio.kernel.interface.Tally`` in C."""
 
     def __init__(self, bounds: Sequence[int]) -> None:
         self._tally: Any = _ffi.new("pk_tally *")
@@ -35,11 +35,11 @@ class NativeTally:
 
     def add(self, rows: Rows, kinds: bytes) -> tuple[int, int, int] | None:
         if _NEEDED & ~rows.mask or len(rows) != len(kinds):
-            raise ValueError("a column is missing, or has not all rows")
+            raise ValueError("a column is missing or does not have all rows")
         columns = [_ffi.from_buffer(pointer, getattr(rows, name)) for name, pointer in _COLUMNS]
         for (name, _), column in zip(_COLUMNS, columns, strict=True):
             if len(column) != len(kinds):
-                raise ValueError(f"the column {name} has {len(column)} rows")
+                raise ValueError(f"the column {name} has {len(column)} rows, another number than ``kinds``")
         tally = self._tally
         if _lib.pk_tally_add(tally, kinds, len(kinds), *columns):
             return None

@@ -1,4 +1,4 @@
-"""Headers of archives, found in C (tar.c) in what was read of an archive; what is not plain is left to others."""
+"""Headers of tar archives, parsed in C (tar.c). Members with unusual headers are left to the Python code."""
 
 from __future__ import annotations
 
@@ -12,17 +12,24 @@ from pcopy.named import NamedTuple
 _ffi, _lib = _native.ffi, _native.lib
 
 MOST = 4096
-"""Members that are found with one call at most."""
+"""Largest number of members that one call of the C code finds."""
 KEYS = 1 << 20
-"""Bytes of their keys."""
+"""Bytes of memory for the keys of these members."""
 VALUE = 8 * int(_lib.PK_TAR_WORDS)
-"""Bytes of what is told of one."""
+"""Bytes of the value of one member."""
 
 
 class PlainMembers(NamedTuple):
-    """Members beside each other: of each the ``keys`` and the ``values``, and the rows where another directory
-    ``begins``. Their contents have so many ``bytes``. To go on ``at`` the next one, which is not plain, or was not read
-    (``is_unread``)."""
+    """Consecutive members of an archive with simple headers.
+
+    Fields:
+        keys: the key of each member, by which members are sorted.
+        values: the packed value of each member.
+        begins: the members, by their index, that are in another directory than the one before.
+        bytes: size of the contents of all members.
+        at: offset in the archive of the next member.
+        is_unread: True if the data end before the next member; False if its header is not simple.
+    """
 
     keys: list[bytes]
     values: list[bytes]
@@ -33,8 +40,16 @@ class PlainMembers(NamedTuple):
 
 
 class TarHeaders:
+    """A parser for the headers of tar archives."""
+
     def __init__(self, lookup: Callable[[str, str], int | None] | None) -> None:
-        """``lookup``: the number of a ``user`` or ``group`` by name; without it names mean nothing."""
+        """Create a parser.
+
+        Args:
+            lookup: function that returns the number of a ``user`` or ``group``, given one of these words and a name, or
+                None if the name is unknown. Without a function, the numbers in the archive are used and names are
+                ignored.
+        """
         self._lookup = lookup
         self._tar: Any = _ffi.new("pk_tar *")
         self._tar.is_numeric = lookup is None
@@ -53,7 +68,14 @@ class TarHeaders:
         tar.values, tar.key_ends, tar.begins, tar.keys = self._kept
 
     def find(self, data: bytes, start: int, at: int, end: int) -> PlainMembers:
-        """Those that begin from ``at`` on and before ``end``, in the ``data`` that stand at ``start``."""
+        """Return the simple members whose headers begin in a part of the archive.
+
+        Args:
+            data: the bytes that were read.
+            start: offset of ``data`` in the archive.
+            at: offset at which to begin.
+            end: offset before which members must begin.
+        """
         tar = self._tar
         tar.at, tar.end = at, end
         self._hold(data, start)
@@ -64,36 +86,39 @@ class TarHeaders:
             if number:
                 begins += [each + len(keys) for each in self._begins[: tar.directories]]
                 ends = self._key_ends[:number].tolist()
-                joined, told = bytes(self._keys[: ends[-1]]), bytes(self._values[: number * VALUE])
+                joined, packed = bytes(self._keys[: ends[-1]]), bytes(self._values[: number * VALUE])
                 keys += [joined[one:other] for one, other in zip([0, *ends[:-1]], ends, strict=True)]
-                values += [told[place : place + VALUE] for place in range(0, len(told), VALUE)]
+                values += [packed[offset : offset + VALUE] for offset in range(0, len(packed), VALUE)]
                 size += tar.bytes
             if not (tar.why == _lib.PK_TAR_ROOM and number) and not self._learn():
                 return PlainMembers(keys, values, begins, size, tar.at, tar.why == _lib.PK_TAR_MORE)
 
     def _hold(self, data: bytes, start: int) -> None:
+        """Give the C code a pointer to the data, and keep the data alive."""
         tar = self._tar
         tar.start, tar.size = start, len(data)
         self._data = _ffi.from_buffer("uint8_t[]", data)
         tar.data = self._data
 
     def _learn(self) -> bool:
-        """Is it known now who is meant by a name that was not?"""
+        """Look up the user or group at which the C code stopped. Return False if it stopped for another reason, or if
+        its table is full."""
         tar = self._tar
         if tar.why not in (_lib.PK_TAR_USER, _lib.PK_TAR_GROUP) or self._lookup is None:
             return False
-        what, known = ("user", tar.users) if tar.why == _lib.PK_TAR_USER else ("group", tar.groups)
-        if known.number == _lib.PK_TAR_NAMES:
+        kind, table = ("user", tar.users) if tar.why == _lib.PK_TAR_USER else ("group", tar.groups)
+        if table.number == _lib.PK_TAR_NAMES:
             return False
         name = _ffi.string(tar.unknown)
-        found = self._lookup(what, name.decode("utf-8", "surrogateescape"))
-        known.names[known.number] = name
-        known.numbers[known.number] = -1 if found is None else found
-        known.number += 1
+        found = self._lookup(kind, name.decode("utf-8", "surrogateescape"))
+        table.names[table.number] = name
+        table.numbers[table.number] = -1 if found is None else found
+        table.number += 1
         return True
 
     def skim(self, data: bytes, start: int, at: int) -> tuple[Sequence[int], int]:
-        """As ``find``: where members of any sort begin, and where to go on."""
+        """Return the offsets at which members of any type begin, and the offset to continue from. The arguments are
+        those of ``find``."""
         if not self._offsets:
             self._offsets = array("Q", [0]) * MOST
         tar = self._tar

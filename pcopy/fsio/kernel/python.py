@@ -1,6 +1,6 @@
-"""The kernel in plain Python: batches are done a few rows at a time, one after the other, when it is polled.
+"""The Python backend: each ``poll`` processes a few rows of the oldest batch, in the calling thread.
 
-So a rank looks up from its work as often as it does between slices.
+The number of rows per ``poll`` is small, so that a rank reacts to messages as often as between two slices of a task.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from pcopy.fsio.kernel.interface import Pool, Settings, Ticket, Wake
 from pcopy.fsio.kernel.item_rows import Comparing, Listing, Reading, Removing, Stating, sync_directories
 
 FILES_AT_ONCE = 8
-"""Files that are copied, read or removed in one ``poll``."""
+"""Number of files that one ``poll`` copies, reads, changes or removes."""
 
 NAMES_AT_ONCE = 32
-"""Names that are looked at in one ``poll``."""
+"""Number of names that one ``poll`` reads the status of, or compares."""
 
 Result = TypeVar("Result")
 
 
 class Work(Protocol):
-    """The rows of one batch."""
+    """The code that processes the rows of one batch."""
 
     @property
     def result(self) -> Judged:
-        """It fills up while they run."""
+        """The result of the batch, which ``run`` fills in."""
 
     @property
     def is_full(self) -> bool:
-        """Is there no room for the other rows, so that one after the other would fail?"""
+        """True if the target has no space left, so that all further rows would fail."""
 
     def run(self, start: int, end: int) -> None:
-        """Those from ``start`` up to ``end``; each gets its verdict."""
+        """Process the rows from ``start`` up to, but not including, ``end``, and set the verdict of each."""
 
 
 class DoneTicket(Generic[Result]):
-    """What was done at once."""
+    """The ticket of a batch that was carried out during ``submit``."""
 
     is_done = True
     is_cut_short = False
@@ -64,11 +64,11 @@ class DoneTicket(Generic[Result]):
         self.result = result
 
     def cancel(self) -> None:
-        """It is too late."""
+        """Do nothing: all rows have been processed."""
 
 
 class RowTicket(Generic[Result]):
-    """Rows that are done ``step`` at a time."""
+    """The ticket of a batch that is processed ``step`` rows at a time."""
 
     def __init__(self, work: Work, step: int, descriptors: tuple[int, ...], pins: Pins) -> None:
         self.is_done = False
@@ -88,12 +88,15 @@ class RowTicket(Generic[Result]):
         return cast(Result, result)
 
     def advance(self) -> None:
-        """A few rows more. What is raised here is no row's; the ticket is cancelled then."""
+        """Process the next ``step`` rows.
+
+        An exception here does not belong to a row: the ticket is cancelled, and the exception is raised to the caller.
+        """
         rows = len(self._verdicts)
         start, self._next = self._next, min(self._next + self._step, rows)
         try:
             self._work.run(start, self._next)
-        except BaseException:
+        except BaseException:  # not an error of a row; for example, no memory
             self.cancel()
             raise
         if self._work.is_full and Code.PENDING in self._verdicts.codes:
@@ -102,7 +105,7 @@ class RowTicket(Generic[Result]):
             self._end()
 
     def cancel(self) -> None:
-        """Rows that nobody has begun are not begun any more."""
+        """Give all rows that have not been started the code ``CANCELLED``."""
         if not self.is_done:
             self.is_cut_short = True
             codes = self._verdicts.codes
@@ -116,9 +119,10 @@ class RowTicket(Generic[Result]):
 
 
 class PythonKernel:
-    """Fills ``pcopy.fsio.kernel.interface.Kernel`` with Python's own system calls.
+    """The Python backend, an implementation of ``pcopy.fsio.kernel.interface.Kernel`` with Python's own system calls.
 
-    It has no threads: ``poll`` does some rows of the oldest ticket, and a batch that opens nothing is done at once.
+    It has no threads: ``poll`` processes some rows of the oldest ticket. ``Decide`` and ``SyncDirectories`` are carried
+    out during ``submit``.
     """
 
     name = "python"
@@ -136,7 +140,7 @@ class PythonKernel:
     open_directory = staticmethod(nothing)
 
     def tally(self, bounds: Sequence[int]) -> None:
-        """It has none."""
+        """Return None: this backend has no sums over columns."""
 
     def submit(self, batch: Batch[Result]) -> Ticket[Result]:
         if isinstance(batch, Decide):
@@ -151,7 +155,7 @@ class PythonKernel:
         return ticket
 
     def _work(self, batch: Batch[Any]) -> tuple[Work, int]:
-        """What does the rows, and how many of them in one poll."""
+        """Return the code that processes the rows of a batch, and the number of rows per ``poll``."""
         settings, size = self._settings, self._digest_size
         work: Work
         match batch:
@@ -166,21 +170,21 @@ class PythonKernel:
             case Remove():
                 work, step = Removing(batch), FILES_AT_ONCE
             case Mend() | MendPlain():
-                from pcopy.fsio.kernel.mend_rows import mending  # no copy needs it
+                from pcopy.fsio.kernel.mend_rows import mending  # imported here because copies do not need it
 
                 work, step = mending(batch), FILES_AT_ONCE
             case Compare():
                 work, step = Comparing(settings, batch), NAMES_AT_ONCE
             case Make():
-                from pcopy.fsio.kernel.make_rows import Making  # no copy needs it
+                from pcopy.fsio.kernel.make_rows import Making  # imported here because copies do not need it
 
                 work, step = Making(settings, batch), FILES_AT_ONCE
             case Trial():
-                from pcopy.fsio.kernel.trial_rows import Trying  # no copy needs it
+                from pcopy.fsio.kernel.trial_rows import Trying  # imported here because copies do not need it
 
                 work, step = Trying(batch), NAMES_AT_ONCE
             case _:
-                raise TypeError(f"{type(batch).__name__} is no batch of this kernel")
+                raise TypeError(f"{type(batch).__name__}: the Python backend does not support this batch")
         return work, step
 
     def poll(self) -> list[Ticket[Any]]:

@@ -1,4 +1,4 @@
-"""Does the rows of a trial in plain Python: one bare system call each, or the two of a file that is opened."""
+"""The rows of a ``Trial`` batch in the Python backend: each is one system call, or open and close for a file."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ _OPERATIONS = {
 
 
 class Trying:
+    """A ``Trial`` batch in progress."""
+
     is_full = False
 
     def __init__(self, batch: Trial) -> None:
@@ -43,7 +45,7 @@ class Trying:
 
 
 def _calls(directory: int) -> dict[Call, Callable[[bytes, bytes], object]]:
-    """By name, and new name."""
+    """Return, for each operation, a function that carries it out in ``directory``, given a name and a new name."""
 
     def opened(name: bytes, flags: int) -> None:
         os.close(os.open(name, flags | _FLAGS, 0o600, dir_fd=directory))

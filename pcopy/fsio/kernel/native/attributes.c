@@ -1,10 +1,12 @@
-/* What is done with extended attributes, by their names: Python tells it of each, once. */
+/* How extended attributes are treated, by their names: Python says so once for each name. And the comparison of
+ * attributes. */
 #include "internal.h"
 
 #include <stdio.h>
 #include <sys/xattr.h>
 
-#define MOST_LEARNT 256 /* a hostile owner may have any number of attributes, which would be compared one by one */
+#define MOST_LEARNT 256 /* bound: a hostile owner may have any number of attributes, and the names are compared one
+                         * after the other */
 
 void pk_learn(pk_kernel *kernel, const char *name, int what)
 {
@@ -43,24 +45,25 @@ int pk_attribute_of(pk_kernel *kernel, const char *name)
     return 0;
 }
 
-#define LONGEST_VALUE 4096 /* bytes of an attribute that are compared here */
+#define LONGEST_VALUE 4096 /* largest size in bytes of a value that is compared here */
 #define LONGEST_PATH 320
 
-/* An item by a path that leads through its directory's descriptor: no call takes both. */
+/* Build the path of an item through its directory's descriptor, because no call for extended attributes takes a
+ * descriptor and a name. Return 0 if it does not fit. */
 static int path_of(char *path, int directory, const char *name)
 {
     const int size = snprintf(path, LONGEST_PATH, "/proc/self/fd/%d/%s", directory, name);
     return size > 0 && size < LONGEST_PATH;
 }
 
-/* -1: they can't be listed here. */
+/* List the names of attributes. Return -1 if that fails; a file system without attributes has none. */
 static ssize_t list(const char *path, char *names, int follow)
 {
     ssize_t size = (follow ? listxattr : llistxattr)(path, names, MOST_NAMES);
     if (size < 0)
         size = errno == ENOTSUP || errno == ENOSYS ? 0 : -1;
     if (size >= 0)
-        names[size] = '\0'; /* whatever a file system answers */
+        names[size] = '\0'; /* terminate the list: a faulty file system may return names without a zero at the end */
     return size;
 }
 
@@ -72,8 +75,8 @@ static int is_among(const char *wanted, const char *names, ssize_t size)
     return 0;
 }
 
-/* PK_KEEP if it is compared, PK_LEAVE, or 0 if that is not known here: a copy that does not get the access ACL of its
- * source has another mode. */
+/* Return PK_KEEP if the attribute is compared, PK_LEAVE if it is ignored, or 0 if Python has to decide. A copy that
+ * does not get the access ACL of its source has another mode, which Python computes. */
 static int what_of(pk_worker *worker, int flags, const char *name, int is_source)
 {
     const int is_access = !strcmp(name, "system.posix_acl_access");
@@ -110,7 +113,7 @@ int pk_has_same_attributes(pk_worker *worker, int flags, int source, const char 
     for (const char *each = there; each < there + size_there; each += strlen(each) + 1) {
         const int what = what_of(worker, flags, each, 0);
         if (what == 0 || (what == PK_KEEP && strcmp(each, "security.selinux") && !is_among(each, names, size)))
-            return 0; /* a label is the file system's own affair, where the source has none */
+            return 0; /* a file system may add an SELinux label itself, where the source has none */
     }
     return 1;
 }

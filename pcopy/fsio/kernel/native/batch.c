@@ -1,7 +1,8 @@
-/* What there is to know of a batch by itself: what its kind does, and what is kept of it until it is released. */
+/* Properties of batches: the function of each type, and the data that C keeps until a batch is released. */
 #include "internal.h"
 
-/* What rows change: nothing, what exists, or which names there are in the target directory. */
+/* What the rows of a batch change: LOOKS: nothing. CHANGES: existing items. NAMES: which names exist in the target
+ * directory. */
 enum effect { LOOKS, CHANGES, NAMES };
 
 static const struct {
@@ -44,8 +45,8 @@ int pk_makes_or_removes(const pk_batch *batch)
     return KINDS[batch->kind].effect == NAMES;
 }
 
-/* Joined names as single ones, each with a zero at its end; returns where the next ones go. NULL: there are more rows
- * than names, or fewer. */
+/* Split joined names into single ones, each with a zero at its end. Return the end of the memory that was used. Return
+ * NULL if the number of names is not that of the rows. */
 static char *unpack(char *to, const char **each, const char *names, size_t size, uint32_t rows)
 {
     if (size)

@@ -1,14 +1,15 @@
-/* Rows that are directories which two trees have: what is in them is compared on both sides.
+/* Rows of PK_COMPARE_WITHIN, which are directories that two trees have in common: their contents are compared.
  *
- * What is alike is counted. All else is left: names that one side alone has, what differs, what can't be told here.
+ * Equal items are counted. All others are returned: names that exist on one side only, items that differ, and items
+ * that cannot be compared here.
  */
 #include "internal.h"
 
-#define MOST_COMPARED 256 /* names of a directory on one side */
-#define NAMES (64u << 10) /* bytes of these */
+#define MOST_COMPARED 256 /* largest number of names of a directory on one side */
+#define NAMES (64u << 10) /* bytes of these names */
 #define CONTENTS (64u << 10)
-#define LARGEST (512u << 10)    /* a file of more bytes is compared by others, */
-#define MOST_BYTES (8u << 20)   /* and so are those of a directory after so many: a row should not take long */
+#define LARGEST (512u << 10)    /* larger files (bytes) are compared by the slow path, */
+#define MOST_BYTES (8u << 20)   /* and so are all files of a directory after this many bytes: a row must be short */
 
 struct item {
     const char *name;
@@ -16,13 +17,13 @@ struct item {
     uint8_t kind;
 };
 
-/* A directory on one side, and the items in it by their names. */
+/* A directory on one side, with its items sorted by name. */
 struct side {
     int directory, number;
     struct item items[MOST_COMPARED];
 };
 
-/* Of what is in the directories of a row. */
+/* The state of comparing the directories of one row. */
 struct pairs {
     pk_worker *worker;
     const pk_batch *batch;
@@ -37,7 +38,7 @@ static int by_name(const void *one, const void *other)
     return strcmp(((const struct item *)one)->name, ((const struct item *)other)->name);
 }
 
-/* Lists an open directory, which must be that of the inode; `names` has room for NAMES bytes. -1: it is no plain case. */
+/* List an open directory, which must have this inode; `names` has room for NAMES bytes. Return -1 to defer the row. */
 static int list(pk_worker *worker, struct side *side, char *names, uint64_t inode, uint64_t device, int most)
 {
     struct stat status;
@@ -48,7 +49,7 @@ static int list(pk_worker *worker, struct side *side, char *names, uint64_t inod
     side->number = pk_list_all(worker, side->directory, names, NAMES - 1, most, &all);
     if (side->number < 0)
         return -1;
-    if (side->number == 0) /* one that was removed once it was open looks like an empty one */
+    if (side->number == 0) /* a directory that was removed after it was opened looks empty, but has no links */
         return fstat(side->directory, &status) || status.st_nlink == 0 ? -1 : 0;
     for (int each = 0; each < side->number; each++) {
         char *const next = cut_off(names);
@@ -66,7 +67,7 @@ static int are_times_alike(const struct stat *one, const struct stat *other, int
     return (later < 0 ? -later : later) <= (__int128)window * 1000000000;
 }
 
-/* Are two items alike as far as their statuses tell? A device takes more care. */
+/* Return true if the statuses of two items agree in the properties to compare. Devices are left to the slow path. */
 static int are_alike(const pk_batch *batch, const struct stat *one, const struct stat *other)
 {
     const mode_t kind = one->st_mode & S_IFMT;
@@ -83,7 +84,7 @@ static int are_alike(const pk_batch *batch, const struct stat *one, const struct
     return !(batch->flags & PK_OF_OWNER) || (one->st_uid == other->st_uid && one->st_gid == other->st_gid);
 }
 
-/* Do two symbolic links have the same text? 0: no, or that can't be told. */
+/* Return true if two symbolic links have the same text. Return 0 if they differ or cannot be read. */
 static int have_same_text(const struct pairs *pairs, const char *name)
 {
     ssize_t sizes[2];
@@ -94,11 +95,12 @@ static int have_same_text(const struct pairs *pairs, const char *name)
            !memcmp(pairs->contents[0], pairs->contents[1], (size_t)sizes[0]);
 }
 
-/* Do two open files of this size hold the same? -1: one of them can't be read, or not just so. */
+/* Return 1 if two open files of this size have the same contents, 0 if they differ, -1 if they cannot be read or have
+ * another size. */
 static int hold_same(const struct pairs *pairs, const int reading[2], size_t size)
 {
     size_t at = 0;
-    do { /* what is read is one byte more than there should be at the end, so that this shows in one read of small files */
+    do { /* at the end, one byte more than expected is requested: so one read shows that a small file has not grown */
         const size_t wanted = size - at < CONTENTS - 1 ? size - at + 1 : CONTENTS - 1;
         const size_t expected = wanted <= size - at ? wanted : size - at;
         for (int side = 0; side < 2; side++)
@@ -120,7 +122,7 @@ static int is_unchanged(int reading, const struct stat *before)
            now.st_ctim.tv_nsec == before->st_ctim.tv_nsec;
 }
 
-/* Compares two open files: the letter of what becomes of them, 0 if they are alike. */
+/* Compare two open files. Return the letter of the outcome, 0 if they are equal. */
 static int compare_open(struct pairs *pairs, const int reading[2])
 {
     struct stat status[2];
@@ -156,7 +158,8 @@ static int compare_files(struct pairs *pairs, const char *name)
     return result;
 }
 
-/* Compares two items of one name: the letter of what becomes of them, 0 if they are alike and that is all. */
+/* Compare two items of the same name. Return the letter of the outcome; 0 if they are equal and nothing remains to be
+ * done. */
 static int compare(struct pairs *pairs, const struct item *one, const struct item *other)
 {
     const pk_batch *batch = pairs->batch;
@@ -197,7 +200,7 @@ static void leave(pk_directory *found, const char *name, int letter, uint64_t in
     pk_leave(found, name, strlen(name), letter, inode);
 }
 
-/* Goes through both sides by names. -1: there is no memory. */
+/* Compare both sides name by name. Return -1 if there is no memory. */
 static int compare_all(struct pairs *pairs)
 {
     const struct side *one = pairs->sides[0], *other = pairs->sides[1];

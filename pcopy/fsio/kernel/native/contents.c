@@ -1,11 +1,13 @@
-/* The names in one directory of the source: what they are, and what can be done with them at once. */
+/* The items of one source directory: reads their status, and skips or copies files that can be processed
+ * immediately. */
 #include "internal.h"
 
 #include <sys/sysmacros.h>
 
-#define LONGEST 10000000 /* nanoseconds for which files of one directory are copied here */
+#define LONGEST 10000000 /* nanoseconds for which the files of one directory are copied here */
 
-/* Room for what is known of so many names, whose text takes `used` bytes. */
+/* Allocate the columns of `names` items, and copy their names, which take `used` bytes. Return -1 if there is no
+ * memory. */
 static int make_room(pk_directory *found, uint32_t names, const char *text, size_t used)
 {
     char *block = malloc((size_t)names * 56 + used + 1);
@@ -39,7 +41,7 @@ static struct timespec time_of(struct statx_timestamp time)
     return (struct timespec){time.tv_sec, time.tv_nsec};
 }
 
-/* The end of a name in joined names. */
+/* Return the end of a name in joined names. */
 static char *end_of(char *name, const char *end)
 {
     char *slash = memchr(name, '/', (size_t)(end - name));
@@ -91,7 +93,7 @@ static int are_we_in(uint32_t group)
 }
 
 /* Return true if a file whose time is equal to its source's also has the owner and mode that it would get, as far as
- * this process may set them: pcopy.fsio.mending.has_metadata. */
+ * this process may set them: ``pcopy.fsio.mending.has_metadata``. */
 static int has_metadata(const pk_batch *batch, const pk_columns *rows, uint32_t row, const struct statx *there)
 {
     const pk_tree *tree = batch->tree;
@@ -104,8 +106,8 @@ static int has_metadata(const pk_batch *batch, const pk_columns *rows, uint32_t 
     return !(batch->flags & PK_MODE) || (there->stx_mode & 07777) == (rows->mode[row] & 07777);
 }
 
-/* Does what is there stay as it is, since it looks like the copy of this row? pcopy.fsio.kernel.decide; whatever takes
- * more than a look does not. */
+/* Return true if the existing item is a copy of this file and is left unchanged, as in ``pcopy.fsio.kernel.decide``.
+ * Return 0 also if the status alone does not decide that. */
 static int stays(pk_worker *worker, const pk_batch *batch, const pk_columns *rows, uint32_t row, int source, int target,
                  const char *name)
 {
@@ -123,7 +125,7 @@ static int stays(pk_worker *worker, const pk_batch *batch, const pk_columns *row
            pk_has_same_attributes(worker, batch->flags, source, name, target, name);
 }
 
-/* Leaves out the names with which all is done. */
+/* Remove the items that are done from those that were found. */
 static void leave_out(pk_directory *found, const char **names, const uint8_t *done)
 {
     pk_columns *rows = &found->rows;
@@ -151,7 +153,7 @@ static void leave_out(pk_directory *found, const char **names, const uint8_t *do
     found->names_size = (size_t)(to - found->names);
 }
 
-/* Skips the names whose copies stay as they are. */
+/* Skip the files whose copies are left unchanged. */
 static void skip(pk_worker *worker, const pk_batch *batch, pk_directory *found, const char **names, uint8_t *done,
                  int source, int target)
 {
@@ -162,7 +164,8 @@ static void skip(pk_worker *worker, const pk_batch *batch, pk_directory *found, 
         }
 }
 
-/* Copies small files into a new directory of ours. With what can't be copied so nothing is done: others find out why. */
+/* Copy small files into a directory that was just created. Files that cannot be copied here remain unchanged: the slow
+ * path copies them or reports the error. */
 static void copy_new(pk_worker *worker, const pk_batch *batch, pk_directory *found, const char **names, uint8_t *done,
                      int source, int target)
 {
@@ -170,7 +173,7 @@ static void copy_new(pk_worker *worker, const pk_batch *batch, pk_directory *fou
     int32_t number;
     uint64_t bytes;
     const int others_may = others_may_write(found->dress.uid, found->dress.mode, batch->tree->user);
-    pk_work work = {.is_ours = 1, .others_may = others_may ? 1 : -1}; /* both directories have been looked at */
+    pk_work work = {.is_ours = 1, .others_may = others_may ? 1 : -1}; /* the status of both directories is known */
     pk_batch files = {
         .kind = PK_COPY, .flags = batch->flags & ~PK_IDENTIFY, .rows = 1, .directory = source, .target = target, .umask = batch->umask,
         .plans = &plan, .verdicts = {.operations = &operation, .errnos = &number, .bytes = &bytes}, .work = &work,

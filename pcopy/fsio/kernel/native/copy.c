@@ -1,8 +1,9 @@
-/* Copies one small file. What is no plain case is deferred, with nothing changed: the kernel in Python does it.
+/* Rows of PK_COPY: copies one small file. If the fast path does not handle it, the row is deferred with nothing
+ * changed, and the Python backend copies the file.
  *
- * The source is read before its status is asked for: that status is the one that was found, or nothing is made of what
- * was read. Then nobody has changed the file between the scan and the end of the reading. Where others may have put a
- * FIFO or a device in its place, which reading would change, the status is looked at before, too.
+ * The file is read first and its status is read after that. If the status is the one that the scan found, nobody has
+ * changed the file between the scan and the end of the reading; otherwise the data are discarded. If another user may
+ * have replaced the file by a FIFO or a device, which reading would change, the status is checked before reading, too.
  */
 #include "internal.h"
 
@@ -14,7 +15,7 @@
 #define READING (O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
 #define MOST_KEPT 16
 
-/* The attributes that the copy gets. */
+/* The extended attributes that the copy gets. */
 typedef struct {
     char names[MOST_NAMES + 1];
     const char *kept[MOST_KEPT];
@@ -26,12 +27,12 @@ int pk_open_quietly(int directory, const char *name, int flags, int *keeps_atime
     int opened = openat(directory, name, flags | O_NOATIME);
     if (keeps_atime != NULL)
         *keeps_atime = opened >= 0;
-    if (opened < 0 && errno == EPERM) /* O_NOATIME is for owners */
+    if (opened < 0 && errno == EPERM) /* only the owner of a file may use O_NOATIME */
         opened = openat(directory, name, flags);
     return opened;
 }
 
-/* As pcopy.fsio.source.CONSUMED: a file whose contents go away as they are read. */
+/* Return true for a file whose contents are consumed by reading them, as ``pcopy.fsio.source.CONSUMED``. */
 static int is_consumed(int directory, const char *name)
 {
     static const char *const names[] = {"kmsg", "trace_pipe", "trace_pipe_raw", "snapshot_raw", "free_buffer"};
@@ -45,7 +46,7 @@ static int is_consumed(int directory, const char *name)
 int pk_open_source(int directory, const char *name, int follow, int *keeps_atime)
 {
     if (is_consumed(directory, name)) {
-        errno = EPERM; /* the kernel in Python states why */
+        errno = EPERM; /* the Python backend reports the reason */
         return -1;
     }
     return pk_open_quietly(directory, name, follow ? READING & ~O_NOFOLLOW : READING, keeps_atime);
@@ -66,7 +67,8 @@ static int is_still_found(const pk_batch *batch, uint32_t row, int reading)
     return !fstat(reading, &status) && is_found(batch, row, &status);
 }
 
-/* Are there others who may write in its directory, so that its name may lead to anything by now? */
+/* Return true if other users may write to the source directory, so that a name in it may refer to another item by
+ * now. */
 static int others_may_exchange(pk_batch *batch)
 {
     int known = atomic_load_explicit(&batch->work->others_may, memory_order_relaxed);
@@ -79,7 +81,7 @@ static int others_may_exchange(pk_batch *batch)
     return known > 0;
 }
 
-/* Which of its attributes does the copy get? -1: that is to be found out with more care. */
+/* Find the extended attributes that the copy gets. Return -1 if the slow path has to decide that. */
 static int look_at_attributes(pk_worker *worker, int reading, attributes *found)
 {
     found->number = 0;
@@ -87,7 +89,7 @@ static int look_at_attributes(pk_worker *worker, int reading, attributes *found)
     ssize_t size = flistxattr(reading, found->names, MOST_NAMES);
     if (size < 0)
         return errno == ENOTSUP || errno == ENOSYS ? 0 : -1;
-    found->names[size] = '\0'; /* whatever a file system answers */
+    found->names[size] = '\0'; /* terminate the list: a faulty file system may return names without a zero at the end */
     for (char *name = found->names; name < found->names + size; name += strlen(name) + 1) {
         int what = pk_attribute_of(worker->kernel, name);
         if (what == 0 || (what == PK_KEEP && found->number == MOST_KEPT))
@@ -98,7 +100,8 @@ static int look_at_attributes(pk_worker *worker, int reading, attributes *found)
     return 0;
 }
 
-/* Copies the attributes, through the worker's buffer: what was in it has been written by then. */
+/* Copy the extended attributes, through the worker's buffer. The contents of the file in it have been written
+ * before. */
 static int give_attributes(pk_worker *worker, int reading, int writing, const attributes *found)
 {
     for (int each = 0; each < found->number; each++) {
@@ -113,7 +116,8 @@ static int give_attributes(pk_worker *worker, int reading, int writing, const at
     return 0;
 }
 
-/* Owner, attributes, mode and times, in the order of pcopy/fsio/attributes.py. */
+/* Apply owner, extended attributes, mode and times to the copy, in the order of pcopy/fsio/attributes.py. Return -1 if
+ * that fails. */
 static int dress(pk_worker *worker, pk_batch *batch, int reading, int writing, const struct stat *source,
                  const attributes *found)
 {
@@ -134,7 +138,7 @@ static int is_full(int number)
     return number == ENOSPC || number == EROFS;
 }
 
-/* The same with nothing left, for the kernel in Python to begin anew. */
+/* Close both files, remove the copy, and defer the row: the Python backend copies the file from the beginning. */
 static int given_up(pk_batch *batch, int reading, int writing, const char *name)
 {
     if (reading >= 0)
@@ -143,14 +147,14 @@ static int given_up(pk_batch *batch, int reading, int writing, const char *name)
     return PK_DEFERRED;
 }
 
-/* As `given_up`, since metadata was refused: the kernel in Python does the rows that follow, too. */
+/* As `given_up`, because metadata could not be set: the following rows of the batch are deferred, too. */
 static int refused(pk_batch *batch, int reading, int writing, const char *name)
 {
     atomic_store_explicit(&batch->work->is_refused, 1, memory_order_relaxed);
     return given_up(batch, reading, writing, name);
 }
 
-/* The copy has failed for good, and nothing is left of it; or a signal came between, and all is to be done anew. */
+/* Remove the copy, and record the error. Transient errors, as after a signal, defer the row instead. */
 static int failed(pk_batch *batch, uint32_t row, int writing, const char *name, int operation, int number)
 {
     given_up(batch, -1, writing, name);
@@ -161,7 +165,8 @@ static int failed(pk_batch *batch, uint32_t row, int writing, const char *name, 
     return told(batch, row, FAILED, operation, number);
 }
 
-/* The piece that is in the buffer, and all that follows. 0, -1 if reading went wrong, or the errno of writing. */
+/* Write the piece that is in the buffer, and copy all that follow. Return 0, -1 if reading failed or the file has
+ * another size, or the errno of a failed write. */
 static int write_pieces(pk_worker *worker, int reading, int writing, size_t size, size_t got, pk_hasher *hasher)
 {
     size_t at = 0;
@@ -181,7 +186,7 @@ static int write_pieces(pk_worker *worker, int reading, int writing, size_t size
             return -1;
         got = (size_t)more;
     }
-    return read(reading, worker->buffer, 1) ? -1 : 0; /* it has grown */
+    return read(reading, worker->buffer, 1) ? -1 : 0; /* true if the file has grown */
 }
 
 static int synced(int writing)
@@ -192,7 +197,7 @@ static int synced(int writing)
     return result;
 }
 
-/* Its contents have been written: closes it and gives it its name. */
+/* Sync and close a file whose contents are written, and give it its final name. Return its code. */
 static int name_it(pk_worker *worker, pk_batch *batch, uint32_t row, int writing, const char *made_as,
                    const struct stat *source)
 {
@@ -208,7 +213,8 @@ static int name_it(pk_worker *worker, pk_batch *batch, uint32_t row, int writing
     }
     doing(worker, OP_FSYNC);
     if (batch->plans[row] & SYNC && synced(writing)) {
-        if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) /* another sync may serve (pcopy/fsio/syncer.py) */
+        if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) /* another way to sync may work
+                                                                        * (pcopy/fsio/syncer.py) */
             return given_up(batch, -1, writing, made_as);
         return failed(batch, row, writing, made_as, OP_FSYNC, errno);
     }
@@ -232,7 +238,7 @@ static int name_it(pk_worker *worker, pk_batch *batch, uint32_t row, int writing
     return DONE;
 }
 
-/* The open source, whose first piece has been read, becomes a file. */
+/* Create the copy of an open source, whose first piece has been read. Return its code. */
 static int make(pk_worker *worker, pk_batch *batch, uint32_t row, int reading, size_t got, const struct stat *source,
                 const attributes *found)
 {
@@ -275,7 +281,7 @@ static int make(pk_worker *worker, pk_batch *batch, uint32_t row, int reading, s
         return given_up(batch, reading, writing, made_as);
     if (dress(worker, batch, reading, writing, source, found))
         return refused(batch, reading, writing, made_as);
-    if (found->number && !is_still_found(batch, row, reading)) /* its attributes were read after its status */
+    if (found->number && !is_still_found(batch, row, reading)) /* the extended attributes were read after the status */
         return given_up(batch, reading, writing, made_as);
     doing(worker, OP_CLOSE);
     if (close(reading))
@@ -313,7 +319,7 @@ int pk_copy_row(pk_worker *worker, pk_batch *batch, uint32_t row)
         return PK_DEFERRED;
     const size_t size = batch->given.size[row];
     const int at_once = size <= PIECE || batch->arena != NULL;
-    /* To read from what must not be read might change it; and what is read may get another atime by that. */
+    /* Check the status first if reading might change another item, or might change the atime of this one. */
     const int is_asked_first = batch->flags & PK_FOLLOW || !keeps_atime || others_may_exchange(batch);
     if (is_asked_first && (fstat(reading, &before) || !is_found(batch, row, &before)))
         return given_up(batch, reading, -1, NULL);
@@ -330,7 +336,8 @@ int pk_copy_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     if (is_asked_first)
         source.st_atim = before.st_atim;
     if (source.st_mode & (S_ISUID | S_ISGID) && !(batch->flags & PK_OWNER))
-        return given_up(batch, reading, -1, NULL); /* whose are they? */
+        return given_up(batch, reading, -1, NULL); /* without the owner of the source, set-id bits need the decisions of
+                                                    * the slow path */
     if (batch->flags & PK_SPARSE && (uint64_t)source.st_blocks << 9 < size)
         return close(reading) ? PK_DEFERRED : CARE;
     return make(worker, batch, row, reading, (size_t)got, &source, &found);

@@ -1,8 +1,8 @@
-/* The digest of a file's contents, by a library of the system that is looked for when it is needed.
+/* The digest of a file's contents, computed by a system library that is loaded when it is needed.
  *
  * SIGNATURE: contents are cut into blocks. The root of n > 1 blocks is H(1, root of the first k, root of the rest) with
  * k the largest power of two smaller than n; complete subtrees are kept, the largest first. The digest of the file is
- * H(2, its size in 8 bytes big-endian, root). The same is pcopy/signature/tree.py in Python, with the reasons.
+ * H(2, its size in 8 bytes big-endian, root). pcopy/signature/tree.py does the same in Python and explains the reasons.
  */
 #include "internal.h"
 
@@ -10,7 +10,7 @@
 
 #define XXH3 1
 #define BLAKE3 2
-#define BLAKE3_STATE 2048 /* bytes; libblake3's own has 1912, libxxhash's 576 */
+#define BLAKE3_STATE 2048 /* bytes; the state of libblake3 has 1912, that of libxxhash 576 */
 
 typedef struct { uint64_t low, high; } hash128;
 
@@ -29,7 +29,7 @@ static struct {
     const char *(*version)(void);
 } blake;
 
-/* From 0.8 on XXH3 is what it is; before, each version had another one. */
+/* XXH3 has its final form from version 0.8.0 on; before, each version computed other digests. */
 #define FIRST_WITH_XXH3 800
 
 static void *symbol(void *library, const char *name, int *missing)

@@ -1,7 +1,9 @@
-/* Rows that are whole directories: a batch is some that lie beside each other, in one directory on either side.
+/* Rows of PK_ENTER and PK_FINISH, which are whole directories. A batch has directories next to each other, in one
+ * parent directory on either side.
  *
- * What is no plain case is deferred before anything is made. If a directory has turned out to be none once it was made,
- * its row is ANEW: others go on with it, and are told that it was made.
+ * Directories that the fast path does not handle are deferred before anything is created. If that turns out only after
+ * the target directory was created, the code of the row is ANEW. The slow path continues with it and knows that the
+ * directory was created.
  */
 #include "internal.h"
 
@@ -9,14 +11,15 @@
 
 #define DEFAULT_ACL "system.posix_acl_default"
 
-/* Has it no attribute that matters? What a target may hand down to what is made in it matters always. */
+/* Return true if an open directory has no extended attribute that would be copied. For a target, attributes of the
+ * namespace "system." count always, because new items may inherit them (default ACLs). */
 static int is_bare(pk_worker *worker, int directory, int is_target)
 {
     char names[MOST_NAMES + 1];
     ssize_t size = flistxattr(directory, names, MOST_NAMES);
     if (size < 0)
         return errno == ENOTSUP || errno == ENOSYS;
-    names[size] = '\0'; /* whatever a file system answers */
+    names[size] = '\0'; /* terminate the list: a faulty file system may return names without a zero at the end */
     for (char *name = names; name < names + size; name += strlen(name) + 1)
         if ((is_target && !strncmp(name, "system.", 7)) || pk_attribute_of(worker->kernel, name) != PK_LEAVE)
             return 0;
@@ -34,8 +37,9 @@ static struct timespec moment_of(int64_t nanoseconds)
     return (struct timespec){nanoseconds / 1000000000, nanoseconds % 1000000000};
 }
 
-/* Gives an open directory its metadata, as far as it has others: pcopy.fsio.attributes.apply_attributes. -1: that takes
- * more care, and whoever takes it sets all of it. */
+/* Apply metadata to an open directory, where it differs from the existing metadata, as
+ * ``pcopy.fsio.attributes.apply_attributes`` does. Return -1 if the slow path has to do that; it then sets all of
+ * it. */
 static int dress(const pk_batch *batch, int directory, const struct stat *status, const pk_dress *wanted, int is_made)
 {
     const int set_id = wanted->mode & (S_ISUID | S_ISGID);
@@ -57,14 +61,15 @@ static int dress(const pk_batch *batch, int directory, const struct stat *status
     int64_t atime, mtime, ctime;
     if (!is_common(times[0].tv_sec) || !is_common(times[1].tv_sec))
         return -1;
-    /* Whoever looks into a directory changes its atime. That alone is no reason to touch one that is there already. */
+    /* Reading a directory changes its atime. That alone is no reason to change a directory that existed before. */
     if (in_nanoseconds(status->st_mtim, &mtime) && in_nanoseconds(status->st_ctim, &ctime) && is_same_moment(wanted->mtime, mtime, ctime, batch->tree->window) &&
         (!is_made || (in_nanoseconds(status->st_atim, &atime) && atime == wanted->atime)))
         return 0;
     return futimens(directory, times) ? -1 : 0;
 }
 
-/* The target, open; *made tells whether it was made. -1: it is not plain, or not to be had. */
+/* Open or create the target directory. *made is set to 1 if it was created. Return the descriptor, or -1 if that fails
+ * or the existing item is not a directory. */
 static int open_target(const pk_batch *batch, const char *name, uint8_t *made)
 {
     int target = -1;
@@ -79,7 +84,7 @@ static int open_target(const pk_batch *batch, const char *name, uint8_t *made)
     return pk_open_quietly(batch->target, name, DIRECTORY, NULL);
 }
 
-/* Is the open target one in which others may go on with nothing else to do first? */
+/* Return true if the fast path may use the open target directory without further preparation. */
 static int is_plain_target(pk_worker *worker, const pk_batch *batch, int target, struct stat *status, int is_made)
 {
     const pk_tree *tree = batch->tree;
@@ -93,7 +98,8 @@ static int is_plain_target(pk_worker *worker, const pk_batch *batch, int target,
     return in_nanoseconds(status->st_ctim, &ctime) && ctime < tree->touched && is_bare(worker, target, 1);
 }
 
-/* What is in an open directory of the source, and what it is; nothing has been made yet. */
+/* List an open source directory and read the status of everything in it, before anything is created. Return -1 to defer
+ * it. */
 static int look_into(pk_worker *worker, pk_batch *batch, uint32_t row, int source)
 {
     const pk_tree *tree = batch->tree;
@@ -115,13 +121,14 @@ static int look_into(pk_worker *worker, pk_batch *batch, uint32_t row, int sourc
     if (number < 0)
         return -1;
     found->left = (uint32_t)number;
-    if (number == 0) /* one that was removed once it was open looks like an empty one */
+    if (number == 0) /* a directory that was removed after it was opened looks empty, but has no links */
         return fstat(source, &status) || status.st_nlink == 0 ? -1 : 0;
     doing(worker, OP_STAT);
     return pk_look_at_all(found, source, names, strlen(names));
 }
 
-/* Goes on with the open target; 0 if it is no plain case after all. */
+/* Process the contents of a directory, now that its target is open. Return 0 if the slow path has to continue with
+ * it. */
 static int settle(pk_worker *worker, pk_batch *batch, pk_directory *found, int source, int target)
 {
     const pk_tree *tree = batch->tree;

@@ -1,13 +1,14 @@
-/* Rows of the batches that make nothing: what there is (stat), contents for their digest, removal.
+/* Rows of PK_STAT, PK_READ and PK_REMOVE: the status of items, digests of files, and removal.
  *
- * What goes wrong on the source's side is deferred, for the kernel in Python knows which errors may pass.
+ * Errors on the source side are deferred, because the Python backend knows which of them are transient.
  */
 #include "internal.h"
 
 #include <sys/sysmacros.h>
 #include <sys/xattr.h>
 
-/* The fields that these columns take, of which file servers may have to be asked each. */
+/* Return the mask of the statx fields that these columns need. Others are not requested, because some file systems have
+ * to ask a server for each field. */
 static unsigned mask_of(const pk_columns *out)
 {
     return STATX_TYPE | STATX_MODE | (out->uid != NULL ? STATX_UID : 0) | (out->gid != NULL ? STATX_GID : 0) |
@@ -58,12 +59,12 @@ int pk_stat_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     doing(worker, OP_STAT);
     if (!pk_look_at(batch->directory, batch->work->name[row], follow, &batch->found, row, &mode))
         return DONE;
-    if (errno == ENOENT && batch->flags & PK_COPIES) /* it is free, as most names in a target */
+    if (errno == ENOENT && batch->flags & PK_COPIES) /* an expected result: most names do not exist in the target */
         return told(batch, row, FAILED, OP_STAT, ENOENT);
     return PK_DEFERRED;
 }
 
-/* All of an open file into the digest; what is no plain case is deferred. */
+/* Compute the digest of an open file. Return -1 to defer the row. */
 static int digest(pk_worker *worker, pk_batch *batch, uint32_t row, int reading, const struct stat *status)
 {
     const pk_digest *wanted = &worker->kernel->digest;
@@ -98,7 +99,8 @@ static int is_unchanged(const struct stat *one, const struct stat *other)
            one->st_ctim.tv_nsec == other->st_ctim.tv_nsec;
 }
 
-/* pcopy.fsio.half_written.NAMES. What can't be told is marked for all that is known. */
+/* Return true if a file is marked as half written (``pcopy.fsio.half_written.NAMES``), or if its attributes cannot be
+ * listed. */
 static int is_marked(int reading)
 {
     char names[MOST_NAMES];

@@ -1,4 +1,5 @@
-/* What is in a directory: parts of large ones, and all of one that is to be done as a whole, or what is left of it. */
+/* Listing of directories: in parts for large ones, or all of one that is processed as a whole; and the list of items
+ * that remain to be processed. */
 #include "internal.h"
 
 #include <dirent.h>
@@ -82,11 +83,11 @@ int pk_is_directory(pk_worker *worker, int directory, uint64_t inode, uint64_t d
     return !fstat(directory, &status) && status.st_ino == inode && status.st_dev == device;
 }
 
-/* Keep each of the names (joined by slashes, `used` bytes) once, with its kind and inode if `all` is not NULL: a directory
- * may list a name twice. Return their number. */
+/* Keep each of the names (joined by slashes, `used` bytes) once, with its kind and inode if `all` is not NULL: a
+ * directory may list a name twice. Return the number of names that remain. */
 static int drop_repeated(char *names, size_t *used, int number, pk_all *all)
 {
-    uint16_t rows[2 * MOST_LISTED] = {0}; /* by hash: row + 1 */
+    uint16_t rows[2 * MOST_LISTED] = {0}; /* hash table: row + 1, or 0 */
     uint32_t starts[MOST_LISTED], lengths[MOST_LISTED];
     size_t from = 0, to = 0;
     int kept = 0;

@@ -1,12 +1,13 @@
-/* Rows that are whole directories, of which is told what is in them: with columns (Look), or as paths (Paths).
+/* Rows of PK_LOOK and PK_PATHS, which are whole directories. PK_LOOK returns columns of their items, PK_PATHS the
+ * paths.
  *
- * What is no plain case is deferred.
+ * Directories that the fast path does not handle are deferred.
  */
 #include "internal.h"
 
-#define DEVICE_BIT (1u << 20) /* pcopy.fsio.kernel.columns.DEVICE */
+#define DEVICE_BIT (1u << 20) /* ``pcopy.fsio.kernel.columns.DEVICE`` */
 
-/* The part of a block that a column takes, if it is wanted. */
+/* Return the part of a memory block that a column takes, and advance *at; NULL if the column is not wanted. */
 static void *part(char **at, size_t size, uint32_t is_wanted)
 {
     char *begin = *at;
@@ -16,7 +17,8 @@ static void *part(char **at, size_t size, uint32_t is_wanted)
     return begin;
 }
 
-/* Room for what is told of a directory; -1: there is no memory. What nobody looks at is zero. */
+/* Allocate memory for the results of a directory. Return -1 if there is no memory. The memory is zeroed, because items
+ * whose status is not read must have zeros. */
 static int make_room(pk_directory *found, uint32_t mask)
 {
     const size_t rows = found->left, narrow = rows * sizeof(uint32_t), wide = rows * sizeof(uint64_t);
@@ -64,7 +66,7 @@ static int has_plain_names(const pk_directory *found)
     return 1;
 }
 
-/* Adds what was found to the tally, if nothing else has to be known of it. */
+/* Add the items of a directory to the tally, if its conditions hold; the caller needs no other data of them then. */
 static void sum_up(const pk_tree *tree, pk_directory *found)
 {
     const pk_columns *rows = &found->rows;
@@ -82,7 +84,7 @@ static void sum_up(const pk_tree *tree, pk_directory *found)
     found->dress.gid = rows->gid[0];
 }
 
-/* What is in an open directory, and what of that is wanted; -1: it is no plain case. */
+/* List an open directory and read the status of those items for which columns are wanted. Return -1 to defer it. */
 static int tell_all(pk_worker *worker, pk_batch *batch, uint32_t row, int directory)
 {
     const pk_tree *tree = batch->tree;
@@ -134,7 +136,7 @@ int pk_look_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     return is_plain ? DONE : PK_DEFERRED;
 }
 
-/* The letter of an item whose directory does not tell it; 0: it can't be looked at. */
+/* Return the letter of the type of an item whose directory does not list types; 0 if its status cannot be read. */
 static uint8_t asked_for(pk_worker *worker, int directory, const char *name)
 {
     static const pk_columns none;
@@ -143,8 +145,8 @@ static uint8_t asked_for(pk_worker *worker, int directory, const char *name)
     return pk_look_at(directory, name, AT_SYMLINK_NOFOLLOW, &none, 0, &mode) ? 0 : letter_of(mode);
 }
 
-/* Room for the paths of so many names (`size` bytes, joined), and for the names and inodes of all directories among
- * them; -1: there is no memory. */
+/* Allocate memory for the paths of `number` names (`size` bytes, joined), and for the names and inodes of the
+ * directories among them. Return -1 if there is no memory. */
 static int make_path_room(pk_directory *found, size_t number, size_t size, size_t above)
 {
     const size_t text = size + 1 + number * above;
@@ -168,7 +170,8 @@ static void add_path(pk_directory *found, const char *above, size_t above_size, 
     found->text_size += above_size + length + 1;
 }
 
-/* The paths of what is in an open directory, whose own one ends with a slash; -1: it is no plain case. */
+/* Return the paths of all items of an open directory, whose own path `above` ends with a slash. Return -1 to defer
+ * it. */
 static int tell_paths(pk_worker *worker, pk_batch *batch, uint32_t row, int directory, const char *above, size_t above_size)
 {
     pk_directory *found = &batch->directories[row];

@@ -1,8 +1,9 @@
-/* Makes one small file whose contents and metadata Python has in memory. What is no plain case is deferred, and nothing
- * is left of it. */
+/* Rows of PK_MAKE: creates one small file whose contents and metadata Python has in memory. If the fast path does not
+ * handle it, the row is deferred and nothing of the file remains. */
 #include "internal.h"
 
-/* Owner and group. 1: others have it, since we may not give it away, as pcopy.fsio.attributes.change_owner has it. */
+/* Set owner and group. Return 0, -1 on failure, or 1 if this process may not change owners, so that the file keeps
+ * another owner, as in ``pcopy.fsio.attributes.change_owner``. */
 static int own(pk_batch *batch, int writing, uint32_t uid, uint32_t gid)
 {
     if (pk_has_owner(batch, writing, uid, gid) || !fchown(writing, uid, gid))
@@ -12,7 +13,8 @@ static int own(pk_batch *batch, int writing, uint32_t uid, uint32_t gid)
     return fchown(writing, (uid_t)-1, gid) && errno != EPERM ? -1 : 1;
 }
 
-/* In the order of pcopy/fsio/attributes.py. -1: that takes more care; 1: it belongs to somebody else. */
+/* Apply the metadata, in the order of pcopy/fsio/attributes.py. Return 0, -1 if the slow path has to do it, or 1 if the
+ * file belongs to another user. */
 static int dress(pk_worker *worker, pk_batch *batch, uint32_t row, int writing, const struct timespec times[2])
 {
     const pk_columns *given = &batch->given;

@@ -1,6 +1,7 @@
-/* Small files as members of an archive: header and contents, in one buffer. What is no plain case is deferred.
+/* Rows of PK_MEMBER: small files as members of a tar archive, header and contents in one buffer. Files that the fast
+ * path does not handle are deferred.
  *
- * The header is the one that pcopy/archive/headers.py makes, where there is no more to tell than a time.
+ * The header is the one that pcopy/archive/headers.py makes for a file that needs no pax record except a time.
  */
 #include "internal.h"
 
@@ -8,7 +9,7 @@
 
 #define BLOCK 512
 #define NAME 100    /* bytes of a name */
-#define NUMBERS 148 /* what stands before the sum */
+#define NUMBERS 148 /* bytes that precede the checksum */
 #define OWNER_AT 156
 #define SECOND 1000000000
 
@@ -20,14 +21,14 @@ static const pk_owner *owner_of(const pk_batch *batch, const pk_member *member)
     return NULL;
 }
 
-/* With a zero at its end. */
+/* Write a number in octal digits, with a zero byte at its end. */
 static void put_octal(uint8_t *to, int digits, uint64_t number)
 {
     for (to[digits] = '\0'; digits--; number >>= 3)
         to[digits] = (uint8_t)('0' + (number & 7));
 }
 
-/* Into a block of zeros; the name is short, and all numbers have room. */
+/* Write the header into a block of zeros. The caller makes sure that the name and all numbers fit. */
 static void put_header(const pk_member *member, const pk_owner *owner, const char *prefix, size_t prefix_size,
                        const char *name, size_t size, uint8_t *to)
 {
@@ -56,7 +57,9 @@ static int is_found(const pk_member *member, int reading)
            mtime == member->mtime && ctime == member->ctime;
 }
 
-/* All of the contents, if they are those of what was found. To read from what must not be read might change it. */
+/* Read the contents of a file, and return true if they are those of the file that the scan found. If another user may
+ * have replaced the file, its status is checked before reading, because reading might change another item, such as a
+ * FIFO. */
 static int is_read(pk_worker *worker, const pk_place *place, const char *name, const pk_member *member, uint8_t *to)
 {
     doing(worker, OP_OPEN);

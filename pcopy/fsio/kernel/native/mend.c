@@ -1,7 +1,8 @@
-/* Rows of the batches that give what exists other owners, groups and modes. A batch has items of one directory, or whole
- * directories, whose plain contents are changed.
+/* Rows of the batches that change owner, group and mode of existing items. A batch has items of one directory, or whole
+ * directories, whose contents are changed if the fast path handles them.
  *
- * What is no plain case is deferred, or left: the kernel in Python changes it, or tells what is wrong.
+ * Items that the fast path does not handle are deferred, or returned as remaining: the slow path changes them, or
+ * reports what is wrong.
  */
 #include "internal.h"
 
@@ -10,7 +11,7 @@
 #include <sys/sysmacros.h>
 
 #ifndef SYS_fchmodat2
-#define SYS_fchmodat2 452 /* since Linux 6.6; the same number on all machines but alpha, which has other ones */
+#define SYS_fchmodat2 452 /* since Linux 6.6; the same number on all architectures except alpha */
 #endif
 
 /* True if fchmodat2 exists, and no filter refuses this mode: then it fails because -1 is no descriptor. */
@@ -19,11 +20,12 @@ static int has_fchmodat2(mode_t mode)
     return syscall(SYS_fchmodat2, -1, "", mode, AT_EMPTY_PATH) && errno == EBADF;
 }
 
-/* Change the mode of what an O_PATH descriptor stands for; -1 with errno set.
+/* Change the mode of the item of an O_PATH descriptor. Return -1 with errno set on failure.
  *
- * Kernels before 6.6 have no call for that (ENOSYS), and seccomp filters of containers may answer EPERM to calls that
- * they do not know. In both cases the item is changed by its path below /proc; if chmod is refused, that call returns
- * the real error. ENOENT: the call is missing, and /proc is not mounted. */
+ * Linux before 6.6 has no call for that (ENOSYS), and seccomp filters of containers may answer EPERM to calls that they
+ * do not know. In both cases the item is changed by its path below /proc; if chmod is refused, that call returns the
+ * real error. ENOENT: the call is missing, and /proc is not mounted.
+ */
 static int change_mode(int item, mode_t mode)
 {
     static _Atomic int is_missing;
@@ -46,11 +48,11 @@ static int change_mode(int item, mode_t mode)
     return 0;
 }
 
-/* KEEP of pcopy.fsio.kernel.batches */
+/* KEEP of ``pcopy.fsio.kernel.batches`` */
 #define KEEP UINT32_MAX
 
 struct wish {
-    uint32_t uid, gid, mode; /* KEEP: the present one stays */
+    uint32_t uid, gid, mode; /* KEEP: unchanged */
 };
 
 static int is_nothing(const struct wish *wish)
@@ -58,8 +60,8 @@ static int is_nothing(const struct wish *wish)
     return wish->uid == KEEP && wish->gid == KEEP && wish->mode == KEEP;
 }
 
-/* Set owner, group and mode of an item that is open with O_PATH, in this order. -1: not all was set, for the reason in
- * errno; if that is 0, the slow path decides. */
+/* Set owner, group and mode of an item that is open with O_PATH, in this order. Return 0, or -1 if not all was set,
+ * with the reason in errno; if errno is 0, the slow path decides. */
 static int give(pk_worker *worker, int item, const struct wish *wish)
 {
     struct stat status;
@@ -74,12 +76,12 @@ static int give(pk_worker *worker, int item, const struct wish *wish)
     if (change_mode(item, wish->mode))
         return -1;
     errno = 0;
-    /* Callers that are not in the group cannot set its set-id bit, and get no error. */
+    /* fchmod silently drops the set-gid bit if the caller is not in the group. */
     return wish->mode & S_ISGID && (fstat(item, &status) || (status.st_mode & 07777) != wish->mode) ? -1 : 0;
 }
 
 /* Open an item with O_PATH and read its status. Calls that take the descriptor act on that item, even if its name is
- * given to another one. -1 with errno set. */
+ * given to another one. Return -1 with errno set on failure. */
 static int open_item(pk_worker *worker, int directory, const char *name, struct stat *status)
 {
     doing(worker, OP_OPEN);
@@ -105,8 +107,8 @@ static int is_same(const struct stat *one, const struct stat *other)
 
 enum { EXCHANGED = -2 };
 
-/* Change an item whose status was read by its name. EXCHANGED: another item has the name by now, and is not changed;
- * that is an attack or a race. Otherwise as `give`. */
+/* Change an item whose status was read by its name. Return EXCHANGED if another item has the name by now, which is an
+ * attack or a race; that item is not changed. Otherwise return as `give` does. */
 static int give_to(pk_worker *worker, int directory, const char *name, const struct stat *seen, const struct wish *wish)
 {
     struct stat status;
@@ -124,25 +126,26 @@ static int give_to(pk_worker *worker, int directory, const char *name, const str
     return result;
 }
 
-/* Return how a row ends after `give` or `give_to` has returned `result`. */
+/* Record the verdict of a row after `give` or `give_to` has returned `result`, and return its code. */
 static int verdict(pk_worker *worker, pk_batch *batch, uint32_t row, int result)
 {
     const int operation = atomic_load_explicit(&worker->operation, memory_order_relaxed);
     if (!result)
         return DONE;
     if (result == EXCHANGED)
-        return told(batch, row, FAILED, OP_OPEN, ESTALE); /* the text is set in pcopy.fsio.kernel.native_batches */
+        return told(batch, row, FAILED, OP_OPEN, ESTALE); /* the text is set in ``pcopy.fsio.kernel.native_batches`` */
     return errno == EPERM ? told(batch, row, FAILED, operation, EPERM) : PK_DEFERRED;
 }
 
-/* What an item is to get of which `modes` tells what becomes of its permission bits. */
+/* Return the changes that an item needs. `modes` has the new permission bits for each value of the old ones. */
 static struct wish wish_for(const pk_batch *batch, uint32_t mode, uint32_t uid, uint32_t gid, const uint16_t *modes)
 {
     struct wish wish = {batch->uid == uid ? KEEP : batch->uid, batch->gid == gid ? KEEP : batch->gid, KEEP};
     uint32_t bits = mode & 07777;
     if (S_ISLNK(mode))
         return wish;
-    if (!S_ISDIR(mode) && (wish.uid != KEEP || wish.gid != KEEP)) /* the kernel takes them away */
+    if (!S_ISDIR(mode) && (wish.uid != KEEP || wish.gid != KEEP)) /* the operating system clears these bits when the
+                                                                   * owner changes */
         bits &= bits & S_IXGRP ? ~(uint32_t)(S_ISUID | S_ISGID) : ~(uint32_t)S_ISUID;
     if (modes[bits] != bits)
         wish.mode = modes[bits];
@@ -188,14 +191,16 @@ int pk_mend_plain_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     return verdict(worker, batch, row, give_to(worker, batch->directory, batch->work->name[row], &status, &wish));
 }
 
-/* Would or might a directory be closed to us by that? Then it waits until all in it is done. */
+/* Return true if this change might take away this process's access to a directory. Such a directory is changed only
+ * after all of its contents. */
 static int closes(const pk_batch *batch, const struct stat *status, const struct wish *wish)
 {
     const uint32_t lost = wish->mode == KEEP ? 0 : status->st_mode & 0500 & ~wish->mode;
     return !(batch->tree->flags & PK_POWERFUL) && (wish->uid != KEEP || (lost && status->st_uid == batch->tree->user));
 }
 
-/* Change an item of an open directory and count it. -1: the slow path has to do it. EXCHANGED: as `give_to`. */
+/* Change an item of an open directory and count it. Return -1 if the slow path has to do it, or EXCHANGED as `give_to`
+ * does. */
 static int mend_item(pk_worker *worker, const pk_batch *batch, int directory, const char *name, uint8_t kind,
                      uint64_t inode, pk_sums *sums)
 {
@@ -218,7 +223,7 @@ static int mend_item(pk_worker *worker, const pk_batch *batch, int directory, co
     return 0;
 }
 
-/* All that is in an open directory; -1: it is no plain case, and nothing of it was changed. */
+/* Change all items of an open directory. Return -1 to defer the directory, with nothing changed. */
 static int mend_all(pk_worker *worker, pk_batch *batch, uint32_t row, int directory)
 {
     const pk_tree *tree = batch->tree;

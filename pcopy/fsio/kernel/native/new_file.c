@@ -1,4 +1,4 @@
-/* A new file: how it is made, what it gets, what it is known by, and how it is taken back. */
+/* New files: creation, metadata, identity mark, and removal after an error. */
 #include "internal.h"
 
 #include <stdio.h>
@@ -40,7 +40,8 @@ int pk_write_all(int writing, const unsigned char *data, size_t size)
     return 0;
 }
 
-/* What a new file shows of its owner holds for all of them where nobody else can change that: in our own directory. */
+/* In a directory of this user, all new files get the same owner, since nobody else can change that. So the owner of the
+ * first new file is that of all. */
 int pk_has_owner(pk_batch *batch, int writing, uid_t uid, gid_t gid)
 {
     pk_work *work = batch->work;
@@ -49,7 +50,7 @@ int pk_has_owner(pk_batch *batch, int writing, uid_t uid, gid_t gid)
         struct stat directory, made;
         const int is_ours = work->is_ours || (!fstat(batch->target, &directory) && directory.st_uid == geteuid());
         known = is_ours && !fstat(writing, &made) ? 1 : -1;
-        if (known > 0) { /* several threads may get here, and all find the same */
+        if (known > 0) { /* several threads may get here, and all find the same values */
             __atomic_store_n(&work->uid, made.st_uid, __ATOMIC_RELAXED);
             __atomic_store_n(&work->gid, made.st_gid, __ATOMIC_RELAXED);
         }
@@ -79,9 +80,9 @@ int pk_give_mode_and_times(pk_worker *worker, const pk_batch *batch, int writing
     return futimens(writing, times);
 }
 
-/* Close a new file that is written. With PK_LATE its times are set after that, through a descriptor that was opened
- * before: the name may be another file's by then. Return 0, -1 if closing failed, or 1 if the times are not set; errno is
- * set. The file is closed in any case. */
+/* Close a new file that is written. With PK_LATE its times are set after that, through an O_PATH descriptor that was
+ * opened before: the name may belong to another file by then. Return 0, -1 if closing failed, or 1 if the times are not
+ * set; errno is set. The file is closed in any case. */
 int pk_close_new(pk_worker *worker, const pk_batch *batch, int writing, const struct timespec times[2])
 {
     const int is_late = batch->flags & PK_LATE && batch->flags & PK_TIMES;
@@ -113,7 +114,7 @@ static int is_fuse(int directory)
     return fstatfs(directory, &place) || place.f_type == FUSE_MAGIC;
 }
 
-/* pcopy.fsio.identity.mark_of, of what this job has made. */
+/* As ``pcopy.fsio.identity.mark_of``, for items that this job has created. */
 void pk_mark(int directory, int descriptor, uint8_t *out)
 {
     struct {

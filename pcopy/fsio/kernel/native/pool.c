@@ -1,7 +1,7 @@
-/* Batches that are under way, and the threads that do their rows.
+/* The queue of batches in progress, and the threads that process their rows.
  *
- * As long as there are no threads, whoever polls does the rows. Threads have all signals blocked, and touch neither
- * Python nor MPI. All that several threads change is changed under the lock, or atomic.
+ * Without threads, the thread that calls pk_poll processes the rows. Worker threads block all signals and call neither
+ * Python nor MPI. Data that several threads change are protected by kernel->lock, or atomic.
  */
 #include "internal.h"
 
@@ -10,8 +10,8 @@
 #include <sys/mman.h>
 
 #define STACK (256u << 10)
-#define ROWS_AT_ONCE 16  /* without threads: between two looks at the clock, or one where each row takes ... */
-#define SLOW 500000      /* ... so many nanoseconds */
+#define ROWS_AT_ONCE 16  /* rows that pk_poll processes between two readings of the clock; 1 if each row takes ... */
+#define SLOW 500000      /* ... this many nanoseconds */
 
 static int equip(pk_worker *worker, pk_kernel *kernel)
 {
@@ -80,13 +80,13 @@ int pk_submit(pk_kernel *kernel, pk_batch *batch)
         if (kernel->unfinished++ == 0)
             kernel->busy_since = pk_now();
         if (kernel->resting)
-            pthread_cond_signal(&kernel->more); /* who wakes up wakes another one, if there is more to do */
+            pthread_cond_signal(&kernel->more); /* a thread that wakes up wakes the next one if there are more rows */
     }
     pthread_mutex_unlock(&kernel->lock);
     return 0;
 }
 
-/* Under the lock: nobody begins a row of it any more. */
+/* Remove a batch from the queue, so that no thread begins a row of it. The caller holds the lock. */
 static void take_out(pk_kernel *kernel, pk_batch *batch)
 {
     pk_batch *before = NULL;
@@ -112,8 +112,8 @@ static void wake(pk_kernel *kernel)
             ;
 }
 
-/* Under the lock: rows that nobody has begun are not begun any more. Returns 0 if there are none, and for a batch that is
- * never cut short. */
+/* Cancel the rows that no thread has begun. Return 0 if there are none, or if the batch cannot be cancelled (PK_SYNC).
+ * The caller holds the lock. */
 static int cut_short(pk_kernel *kernel, pk_batch *batch)
 {
     pk_work *work = batch->work;
@@ -127,8 +127,9 @@ static int cut_short(pk_kernel *kernel, pk_batch *batch)
     return 1;
 }
 
-/* Under the lock, asked whenever rows have ended: is no row of it under way any more? Then it may be released by now,
- * and nobody touches it again. */
+/* Mark the batch as done, and return true, if none of its rows is in progress. This is called whenever rows have ended.
+ * After it returns true, the polling thread may release the batch at any time, so no other thread may use it. The
+ * caller holds the lock. */
 static int is_over(pk_kernel *kernel, pk_batch *batch)
 {
     pk_work *work = batch->work;
@@ -148,9 +149,12 @@ void pk_cancel(pk_kernel *kernel, pk_batch *batch)
     pthread_mutex_unlock(&kernel->lock);
 }
 
-/* Under the lock: how many threads make or remove names in the same directory as this batch; -1 if none may begin one of
- * its rows now. Names of one directory are made and removed one after the other, by its lock in the client's kernel:
- * threads that wait for that could do something else. */
+/* Return how many threads are creating or removing names in the target directory of this batch; -1 if no thread may
+ * begin a row of it now. The caller holds the lock.
+ *
+ * The operating system locks a directory while a name in it is created or removed. Threads that would wait for that
+ * lock can process rows of other batches instead.
+ */
 static int crowd_of(const pk_kernel *kernel, const pk_batch *batch)
 {
     if (pk_changes_nothing(batch))
@@ -170,8 +174,8 @@ static int crowd_of(const pk_kernel *kernel, const pk_batch *batch)
     return of_one < batch->at_once ? of_one : -1;
 }
 
-/* Under the lock: the batch of which a thread begins a row next, or NULL. Where the fewest are at work, and of these the
- * first. */
+/* Return the batch of which a thread should begin a row next, or NULL: the one with the fewest threads in its
+ * directory, and of these the first. The caller holds the lock. */
 static pk_batch *next_batch(const pk_kernel *kernel)
 {
     pk_batch *next = NULL;
@@ -188,7 +192,8 @@ static pk_batch *next_batch(const pk_kernel *kernel)
     return next;
 }
 
-/* Under the lock: up to so many rows of a batch, from *start on, are this worker's. */
+/* Assign up to `most` rows of a batch to this worker, from *start on. Return their number. The caller holds the
+ * lock. */
 static uint32_t claim(pk_kernel *kernel, pk_worker *worker, pk_batch *batch, uint32_t most, uint32_t *start)
 {
     pk_work *work = batch->work;
@@ -202,13 +207,13 @@ static uint32_t claim(pk_kernel *kernel, pk_worker *worker, pk_batch *batch, uin
     return number;
 }
 
-/* Has the file system been full, or read-only, twice without a success in between? */
+/* Return true if the file system was full or read-only twice without a success in between. */
 static int is_at_end(const pk_batch *batch)
 {
     return atomic_load_explicit(&batch->work->full, memory_order_relaxed) > 1;
 }
 
-/* Does the claimed rows, but for those that come after the end; returns how many it has done. */
+/* Process the claimed rows, but stop when the file system is full. Return how many were processed. */
 static uint32_t do_rows(pk_worker *worker, pk_batch *batch, uint32_t start, uint32_t number)
 {
     const pk_row do_row = pk_row_of(batch);
@@ -230,7 +235,8 @@ static uint32_t do_rows(pk_worker *worker, pk_batch *batch, uint32_t start, uint
     return row - start;
 }
 
-/* Under the lock: of these rows, which were claimed, so many have been done. Is the batch over? */
+/* Record that `did` of `number` claimed rows were processed. Return true if the batch is done. The caller holds the
+ * lock. */
 static int settle(pk_kernel *kernel, pk_worker *worker, pk_batch *batch, uint32_t start, uint32_t number, uint32_t did)
 {
     atomic_store_explicit(&worker->batch, NULL, memory_order_relaxed);
@@ -294,7 +300,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* Under the lock: one more thread. 0, or -1 if none can be had. */
+/* Start one more thread. Return 0, or -1 if that fails. The caller holds the lock. */
 static int start(pk_kernel *kernel, const pthread_attr_t *attributes)
 {
     pk_worker *worker = calloc(1, sizeof *worker);

@@ -1,6 +1,6 @@
-/* Rows that are directories which go, with all that is in them, if that is nothing but files and the like.
+/* Rows of PK_REMOVE_WITHIN: removes directories with everything in them, as far as they contain no subdirectories.
  *
- * What takes care stays, and so does its directory then: others find it there, and tell what is wrong.
+ * If an item is not removed, its directory remains, too: the slow path finds the item there and reports what is wrong.
  */
 #include "internal.h"
 
@@ -11,14 +11,15 @@
 #define STATX_MNT_ID 0x1000u
 #endif
 
-/* Which directory is open? -1: that can't be told, or not on which mount. */
+/* Read the status and the mount of an open directory. Return -1 if the mount cannot be found out. */
 static int look_at(int directory, struct statx *status)
 {
     const unsigned mask = STATX_BASIC_STATS | STATX_MNT_ID;
     return statx(directory, "", AT_EMPTY_PATH, mask, status) || !(status->stx_mask & STATX_MNT_ID) ? -1 : 0;
 }
 
-/* Is the open directory the one that was found, on the mount of the one around it? Something may be mounted there. */
+/* Return true if the open directory is the one that was found, and is on the same mount as its parent directory.
+ * Another file system may be mounted there by now. */
 static int is_found(const pk_batch *batch, uint32_t row, int directory)
 {
     struct statx around, status;
@@ -27,7 +28,7 @@ static int is_found(const pk_batch *batch, uint32_t row, int directory)
            makedev(status.stx_dev_major, status.stx_dev_minor) == batch->tree->source_device;
 }
 
-/* Removes an item of an open directory; -1: it takes more care, or is a directory. */
+/* Remove an item of an open directory. Return -1 if it is a directory, or if the slow path has to remove it. */
 static int remove_item(pk_worker *worker, const pk_batch *batch, int directory, const char *name, uint64_t inode,
                        pk_sums *sums)
 {
@@ -43,7 +44,7 @@ static int remove_item(pk_worker *worker, const pk_batch *batch, int directory, 
     return 0;
 }
 
-/* What is in an open directory, all of which is listed before the first item goes. -1: something stays. */
+/* Remove the items of an open directory, after all of it was listed. Return -1 if an item remains. */
 static int remove_all(pk_worker *worker, pk_batch *batch, uint32_t row, int directory)
 {
     char *name = (char *)worker->buffer;
@@ -61,7 +62,7 @@ static int remove_all(pk_worker *worker, pk_batch *batch, uint32_t row, int dire
     return left;
 }
 
-/* DONE: it has gone. */
+/* Remove a directory with its contents. Return DONE if it was removed. */
 int pk_remove_within_row(pk_worker *worker, pk_batch *batch, uint32_t row)
 {
     const char *name = batch->work->name[row];

@@ -1,4 +1,4 @@
-/* Sums over the columns of what is in one directory, for pcopy.walk.sums. */
+/* Sums over the columns of the items of one directory, for ``pcopy.walk.sums``. */
 #include "internal.h"
 
 #define BLOCK 512 /* bytes */
@@ -8,7 +8,8 @@ static int is_file(uint8_t kind)
     return kind == 'f';
 }
 
-/* Bytes of the regular files, and of what is allocated for all. -1: no counter is sure to hold them. */
+/* Add the bytes of regular files, and the bytes allocated for all items. Return -1, with nothing added, if a sum might
+ * overflow. */
 static int add_sizes(pk_tally *tally, const uint8_t *kinds, uint32_t number, const uint64_t *size, const uint64_t *blocks)
 {
     uint64_t bytes = 0, allocated = 0, largest = 0, each;
@@ -29,7 +30,7 @@ static int add_sizes(pk_tally *tally, const uint8_t *kinds, uint32_t number, con
     return 0;
 }
 
-/* The class of a time: of the bounds, which ascend, so many are not before it. */
+/* Return the class of a time: the number of bounds (which ascend) that are not before it. */
 static uint32_t class_of(const pk_tally *tally, int64_t moment)
 {
     uint32_t class = 0;

@@ -1,14 +1,14 @@
-/* Headers of archives, of which a part was read. Only what is plain is taken; pcopy.archive.reader and
- * pcopy.archive.skim do the rest, and would say the same of what is taken here. */
+/* Parser for the headers of tar archives of which a part was read. It handles only simple headers.
+ * ``pcopy.archive.reader`` and ``pcopy.archive.skim`` handle the others, and return the same for the simple ones. */
 #include "internal.h"
 
 #include <limits.h>
 
 #define BLOCK 512u
 #define LAST_SECOND ((uint64_t)1 << 33)
-#define MOST_HEADERS (1u << 20) /* as in pcopy.archive.reader */
+#define MOST_HEADERS (1u << 20) /* bytes of headers that precede a member, as in ``pcopy.archive.reader`` */
 
-/* What a header before that of the member says of it. */
+/* The fields of a pax or GNU header that precedes the header of a member. */
 typedef struct {
     const char *name;
     size_t length;
@@ -16,7 +16,7 @@ typedef struct {
     int64_t mtime;
 } told_before;
 
-/* In octal digits; -1: it is another sort of number. */
+/* Parse a number in octal digits. Return -1 if the field has another format. */
 static int number(const uint8_t *field, size_t size, uint64_t *out)
 {
     size_t at = 0;
@@ -47,21 +47,21 @@ static uint64_t filled_up(uint64_t size)
     return (size + BLOCK - 1) / BLOCK * BLOCK;
 }
 
-/* The header at an offset, whole; NULL: it was not read. */
+/* Return the header block at an offset, or NULL if it was not read completely. */
 static const uint8_t *block_at(const pk_tar *tar, uint64_t at)
 {
     return at >= tar->start && tar->size >= BLOCK && at - tar->start <= tar->size - BLOCK ? tar->data + (at - tar->start)
                                                                                           : NULL;
 }
 
-/* What stands behind a header; NULL: it was not read. */
+/* Return the data that follow a header, or NULL if they were not read completely. */
 static const char *body_at(const pk_tar *tar, uint64_t at, uint64_t size)
 {
     const uint64_t offset = at - tar->start;
     return offset <= tar->size && size <= tar->size - offset ? (const char *)tar->data + offset : NULL;
 }
 
-/* "1234567890.123456789"; -1: it is another sort of time. */
+/* Parse a time such as "1234567890.123456789". Return -1 if it has another format. */
 static int moment(const char *at, const char *end, int64_t *out)
 {
     uint64_t seconds = 0, part = 0;
@@ -87,7 +87,7 @@ static int is_key(const char *key, const char *end, const char *name)
     return (size_t)(end - key) == strlen(name) && !memcmp(key, name, (size_t)(end - key));
 }
 
-/* Takes the records of a pax header; -1: they tell more than a name and times. */
+/* Parse the records of a pax header. Return -1 if it has records other than a name and times. */
 static int take_records(const char *at, size_t size, told_before *told)
 {
     const char *const past = at + size;
@@ -120,7 +120,7 @@ static int take_records(const char *at, size_t size, told_before *told)
     return 0;
 }
 
-/* Its number; -1: nobody has told yet. */
+/* Return the number of a user or group. Return -1 if its name has to be looked up by Python first. */
 static int owner_of(const pk_tar *tar, const pk_owners *known, const uint8_t *field, uint64_t told, uint32_t *out)
 {
     *out = (uint32_t)told;
@@ -148,7 +148,7 @@ static int is_plain_name(const char *name, size_t length)
     return name + length - begin <= NAME_MAX;
 }
 
-/* The name, as it stands in one block; its length, or 0. */
+/* Copy the name that a header block contains. Return its length, or 0 if the format of the block is unusual. */
 static size_t name_in(const uint8_t *block, char *to)
 {
     size_t length = 0;
@@ -164,7 +164,8 @@ static size_t name_in(const uint8_t *block, char *to)
     return length + last;
 }
 
-/* What all members are sorted by: pcopy.tasks.archive.found_members.key_of. 0: there is no room for it. */
+/* Append the key by which members are sorted, as ``pcopy.tasks.archive.found_members.key_of``. Return its length, or 0
+ * if it does not fit. */
 static size_t put_key(pk_tar *tar, size_t used, const char *name, size_t length, uint64_t data)
 {
     const char *const slash = memrchr(name, '/', length);
@@ -184,7 +185,8 @@ static size_t put_key(pk_tar *tar, size_t used, const char *name, size_t length,
     return (size_t)(to - tar->keys) - used;
 }
 
-/* The header of the member at `at`, with what stands before it. PK_TAR_MORE: it is there, at *header. */
+/* Find the header of the member at *at, and parse the headers that precede it. Return PK_TAR_MORE with *header set if
+ * it was found, or PK_TAR_MORE or PK_TAR_OTHER with *header NULL. */
 static int find_header(const pk_tar *tar, uint64_t *at, told_before *told, const uint8_t **header)
 {
     uint64_t size;
@@ -227,7 +229,7 @@ static int same_directory(const char *name, size_t before, const char *last, siz
 void pk_tar_members(pk_tar *tar)
 {
     size_t used = 0, last_length = 0;
-    const char *last = NULL; /* the directory of the last one, in its key */
+    const char *last = NULL; /* the directory of the previous member, as a part of its key */
     tar->members = tar->directories = 0;
     tar->bytes = 0;
     tar->why = PK_TAR_MORE;
@@ -315,7 +317,7 @@ static int may_name_directory(const uint8_t *block)
 }
 
 /* Return the bytes of data, filled up, that follow the header of a member of a type that the loop below takes; -1 if
- * pcopy.archive.skim has to find out. */
+ * ``pcopy.archive.skim`` has to find out. */
 static int64_t data_after(const uint8_t *block, uint64_t size, int has_slash)
 {
     const uint8_t kind = block[156];

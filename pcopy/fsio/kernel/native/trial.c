@@ -1,4 +1,4 @@
-/* Rows that are one bare operation, for who measures a file system. None of them is deferred. */
+/* Rows of PK_TRY, each of which is one bare operation, to measure a file system. None of them is deferred. */
 #include "internal.h"
 
 #include <stdio.h> /* renameat */

@@ -1,4 +1,4 @@
-/* What others want to know of the threads: how much they have done, and what they are doing. */
+/* Statistics of the threads: the work that they have done, and the row that has been in progress longest. */
 #include "internal.h"
 
 static void sum_up(const pk_worker *worker, pk_load *load)
