@@ -1,1 +1,3 @@
-"""What pcopy does with files, as tasks for the engine: a file holds one kind of task, or some that belong together."""
+"""The tasks that the engine runs for all of pcopy's programs. A module contains one kind of task, or several related
+kinds.
+"""

@@ -1,6 +1,6 @@
-"""The visitor of a copy: it sorts the items that a scan finds into tasks, which copy them or only read them.
+"""The visitor of a copy: it sorts the items that a scan finds into tasks that copy them or only read them.
 
-This module loads all kinds of a copy and of pverify.
+This module loads all kinds of tasks of a copy and of pverify.
 """
 
 from __future__ import annotations
@@ -38,18 +38,22 @@ from pcopy.tasks.verify.read_items import ReadItems
 from pcopy.walk.visitor import Found, Visitor
 
 BATCH_FILES = 256
-"""Files of one task at most: more would stay with one rank for too long."""
+"""Largest number of files of one task. A larger task would stay with one rank for too long."""
 BATCH_BYTES = 4 << 20
-"""Bytes with which a task gets no more files."""
+"""Size in bytes at which a task gets no more files."""
 
 
 def visitor_of(rank: Rank, result: Result, place: Place, attempt: int) -> Visitor:
-    """For what a task finds in the source directory of ``place``: of what has no target nothing is copied."""
+    """Return the visitor for the items of the source directory of ``place``. Items of a directory without a target are
+    only read.
+    """
     return (_Reading if place.target_id == NOWHERE else CopyVisitor)(rank, result, place, attempt)
 
 
 class Finding:
-    """The part of a visitor that all kinds of items share, and directories; counts items as found, the first time."""
+    """The part of a visitor that is the same for all kinds of items. It spawns scans of directories, and counts items
+    as found at the first attempt.
+    """
 
     def __init__(self, rank: Rank, result: Result, place: Place, attempt: int) -> None:
         self._rank = rank
@@ -64,17 +68,23 @@ class Finding:
         self._found_bytes = 0
 
     def failed(self, name: bytes, problem: Problem) -> None:
+        """Record that the status of ``name`` could not be read."""
         if not self._is_excluded(name):
             failed_or_retried(self._result, self._place, name, problem, self._attempt, at_once=True)
 
     def _is_excluded(self, name: bytes) -> bool:
-        """Is what could not be looked at excluded, whatever it is? (``chosen`` counts it.)"""
+        """Return True if an item whose status could not be read is excluded by the filters whatever its type is.
+        ``chosen`` counts it.
+        """
         selects = self._selected.anything and not self._attempt
         return selects and self._selected.excludes_in_any_case(os.path.join(self._place.path, name))
 
     def chosen(self, found: Found) -> Iterable[int]:
-        """What is selected, but not what is mounted where something else should be, nor the marks of files that are
-        being written."""
+        """Return the rows that pass the filters, but for two sorts of items.
+
+        - A file that is a mount point fails if another file is mounted there than when the job began.
+        - A file that marks another file as incomplete (``pcopy.fsio.half_written``) fails.
+        """
         self._found += len(found)
         rows = self._selected_rows(found)
         mounted = self._mounted.names_in(self._place.path)
@@ -83,7 +93,9 @@ class Finding:
         return [row for row in rows if self._is_chosen(found, row, mounted)]
 
     def _selected_rows(self, found: Found) -> Sequence[int]:
-        """The others are skipped. What is tried again was selected when it was found first."""
+        """Return the rows that pass the filters; count the others as skipped. Items that are tried again passed when
+        they were first found.
+        """
         if not self._selected.anything or self._attempt:
             return range(len(found))
         rows = self._selected.rows(self._place.path, found)
@@ -96,6 +108,7 @@ class Finding:
         return rows
 
     def _is_chosen(self, found: Found, row: int, mounted: set[bytes]) -> bool:
+        """Return True if the item is copied; record its failure if it is not."""
         name, mode = found.names[row], found.rows.mode[row]
         if row in found.problems:
             return True
@@ -111,12 +124,14 @@ class Finding:
         return True
 
     def directories(self, found: Found, rows: Sequence[int]) -> None:
+        """Spawn tasks that scan these directories. Directories on the same mount share tasks."""
         place, result = self._place, self._result
         inodes, devices = found.rows.inode, found.rows.device
-        beside: list[int] = []
+        same_mount: list[int] = []
         for row in rows:
             path = os.path.join(place.path, found.names[row])
-            if result.phase >= Phase.REPAIR:  # what is copied was no directory, and its phases are over
+            # Only items that are no directories are repaired, and the phases that scan directories are over.
+            if result.phase >= Phase.REPAIR:
                 problem = changed("stat", "a directory has taken its name since it was copied")
                 result.fail(place, found.names[row], problem)
             elif (place.root, path) in self._rank.job.own:
@@ -124,35 +139,40 @@ class Finding:
             else:
                 mount = self._mounts.code(path, devices[row], place.source_id.mount)
                 if mount == place.source_id.mount:
-                    beside.append(row)
+                    same_mount.append(row)
                     continue
                 task = ScanDir(place.root, path, Identity(mount, inodes[row]), place, place.since)
                 result.spawn(task, SCAN_COST, expands=True)
                 result.count(counts.UNSCANNED)
         names = found.names
-        spawn_scans(self._rank, result, place, [names[row] for row in beside], [inodes[row] for row in beside])
+        spawn_scans(self._rank, result, place, [names[row] for row in same_mount], [inodes[row] for row in same_mount])
 
     def settle(self) -> Steps:
+        """Yield nothing: a subclass processes collected items here."""
         yield from ()
 
     def finish(self) -> None:
+        """Count the items that were found."""
         if not self._attempt:
             self._result.count(counts.FOUND, self._found)
             self._result.count(counts.FOUND_BYTES, self._found_bytes)
 
 
 class CopyVisitor(Finding):
-    """Small files and nodes are copied in batches, large files alone; names of one inode meet first."""
+    """Visitor for items that are copied: small files and nodes in batches, large files one by one. Names of one inode
+    are first grouped.
+    """
 
     def __init__(self, rank: Rank, result: Result, place: Place, attempt: int) -> None:
         super().__init__(rank, result, place, attempt)
         alone = len(rank.job.roots) == 1 and rank.job.roots[0].item
         self.links_apart = rank.options.preserve.links and not alone
         self._files: tuple[bytes, Rows, int] | None = None
-        """Names, columns, and the sum of the sizes."""
+        """Names, columns, and the sum of the sizes of small files."""
         self._nodes: list[tuple[bytes, int]] = []
+        """Name and inode number of each node."""
         self._links: dict[int, list[tuple[bytes, int, int, int]]] = {}
-        """Name, mount, inode and size of each, by bucket."""
+        """Name, mount code, inode number and size of each item with several names, by bucket."""
 
     def small_files(self, found: Found, rows: Sequence[int]) -> None:
         columns, packed = found.rows, found.packed
@@ -163,20 +183,20 @@ class CopyVisitor(Finding):
         self._files = packed, columns, size
 
     def settle(self) -> Steps:
-        """A file that stays as it is makes no task."""
+        """Spawn tasks that copy the small files. A file that stays as it is needs no task."""
         if self._files is None:
             return
         packed, rows, size = self._files
         if decides_at_once(self._rank, self._place):
-            goes = yield from what_goes(self._rank, self._result, self._place, packed, rows)
-            if len(goes) < len(rows):
+            to_copy = yield from what_goes(self._rank, self._result, self._place, packed, rows)
+            if len(to_copy) < len(rows):
                 names = unpack_names(packed)
-                packed, rows = pack_names(map(names.__getitem__, goes)), rows.chosen(goes)
+                packed, rows = pack_names(map(names.__getitem__, to_copy)), rows.chosen(to_copy)
                 size = sum(rows.size)
         self._spawn_files(packed, rows, size)
 
     def _spawn_files(self, packed: bytes, rows: Rows, total: int) -> None:
-        """In batches; ``total`` is the sum of their sizes."""
+        """Spawn tasks for small files in batches; ``total`` is the sum of their sizes."""
         if not len(rows):
             return
         if len(rows) <= BATCH_FILES and total < BATCH_BYTES:
@@ -203,7 +223,7 @@ class CopyVisitor(Finding):
             self._result.spawn(SplitFile(item), size)
 
     def _mount(self, name: bytes, device: int) -> int:
-        """The mount code of a file."""
+        """Return the mount code of a file."""
         path = os.path.join(self._place.path, name) if self._rank.options.dereference else b""
         return self._mounts.file_code(device, self._place.source_id.mount, path)
 
@@ -220,7 +240,9 @@ class CopyVisitor(Finding):
         self._nodes.clear()
 
     def linked(self, found: Found, rows: Sequence[int]) -> None:
-        """Names of one inode meet at the rank that the inode's number chooses, whichever rank finds them."""
+        """Collect items with several names. All names of one inode are sent to one rank, which the inode's number
+        determines.
+        """
         for row in rows:
             name, inode = found.names[row], found.rows.inode[row]
             size = found.rows.size[row] if stat.S_ISREG(found.rows.mode[row]) else 0
@@ -239,14 +261,14 @@ class CopyVisitor(Finding):
 
 
 class _Reading(Finding):
-    """Items that are only read, in batches, of any type. Sockets are no part of a dataset."""
+    """Visitor for items that are only read, in batches of all types. Sockets are not part of a dataset."""
 
     links_apart = False
 
     def __init__(self, rank: Rank, result: Result, place: Place, attempt: int) -> None:
         super().__init__(rank, result, place, attempt)
         self._items: list[tuple[bytes, bytes, int]] = []
-        """Name, type byte and inode of each."""
+        """Name, type byte and inode number of each item."""
         self._bytes = 0
 
     def small_files(self, found: Found, rows: Sequence[int]) -> None:

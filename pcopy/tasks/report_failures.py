@@ -1,7 +1,7 @@
-"""ReportFailures: rank 0 hears of what failed anywhere.
+"""ReportFailures reports to rank 0 the failures of a task.
 
-The notes are held to the end of the job, since failed items are left to do. When the job is resumed, each of these
-items no longer counts as failed, and is tried again.
+The completion of these notes is deferred to the end of the job, so that failed items remain recorded as not done. When
+the job is resumed, each of these items is no longer counted as failed, and is retried.
 """
 
 from __future__ import annotations
@@ -20,11 +20,16 @@ from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Place, Retry
 
 
-class ReportFailures(Note, code=70, doing="telling what has failed"):
-    """Tells rank 0 of failures: (path, operation, errno, message) each, with what a resumed job does about it.
+class ReportFailures(Note, code=70, doing="reporting failures"):
+    """Note that reports failures and notices of one task to rank 0.
 
-    ``unknown`` are extended attributes that a file system doesn't know, each with the text of a notice, which is told
-    once however many ranks meet it, and counts as a warning. ``once`` are notices of what counts already.
+    Fields:
+        failures: path, operation, errno and message of each failure.
+        notices: further lines for the user.
+        retries: what a resumed job does about the failures.
+        unknown: key and text of notices about features that a file system does not support. Each is shown once in the
+            whole job and counts as one warning.
+        once: key and text of notices that are shown once in the whole job and were counted already.
     """
 
     failures: tuple[tuple[bytes, str, int, str], ...]
@@ -34,10 +39,13 @@ class ReportFailures(Note, code=70, doing="telling what has failed"):
     once: tuple[tuple[str, str], ...] = ()
 
     def readdress(self, task: Task, ranks: int) -> Task:
-        """Tried from the beginning: names of one inode must be found before the phase in which they are linked."""
+        """Return the task for the phase COPY: names of one inode must be found before the phase in which they are
+        linked.
+        """
         return task._replace(phase=int(Phase.COPY))
 
     def held(self) -> Iterator[Kind]:
+        """Yield the tasks that retry the failed items."""
         return (decode(retry.task) for retry in self.retries if retry.task)
 
     def leftovers(self, *, first: bool) -> Iterator[Left]:
@@ -50,27 +58,34 @@ class ReportFailures(Note, code=70, doing="telling what has failed"):
                 decode(retry.task).tell(task._replace(phase=int(Phase.COPY)), gone)
 
     def mended(self, task: Task, gone: Gone) -> Iterator[Task]:
-        """What is tried instead is told by the same note: so the directories that it goes to are finished once more."""
+        """Yield this note with the retries that are still possible. New retries stay in the same note, so that their
+        directories are finished again.
+        """
         retries = tuple(each for retry in self.retries for each in _mended(retry, task, gone))
         yield task._replace(payload=encode(self._replace(retries=retries)))
 
     def run(self, rank: Rank, result: Result) -> None:
+        """Report the failures; in a resumed job, retry the items instead."""
         if result.id[0] < rank.job.run:
             _try_again(self.retries, rank, result)
             return
         if self.failures:
             result.hold()
-        told = rank.own(ToldOnce)
-        unknown = [text for name, text in self.unknown if name not in told]
-        told.update(name for name, _ in self.unknown)
+        shown_once = rank.own(ToldOnce)
+        unknown = [text for name, text in self.unknown if name not in shown_once]
+        shown_once.update(name for name, _ in self.unknown)
         result.count(counts.WARNINGS, len(unknown))
-        once = [text for key, text in self.once if key not in told]
-        told.update(key for key, _ in self.once)
+        once = [text for key, text in self.once if key not in shown_once]
+        shown_once.update(key for key, _ in self.once)
         rank.tell([Failure(*failure) for failure in self.failures], [*self.notices, *unknown, *once])
 
 
 def _mended(retry: Retry, task: Task, gone: Gone) -> Iterator[Retry]:
-    """What did not verify is copied anew, in REPAIR: no name may become a link to the copy that is there."""
+    """Yield the retries that replace ``retry`` if directories vanished.
+
+    An item that was verified and differed is copied again in REPAIR. It is not changed here unless its directory
+    vanished: none of its names may be linked to the existing copy.
+    """
     is_lost = retry.place is not None and gone.has(retry.place)
     kept = retry._replace(counted=()) if is_lost else retry
     if retry.task:
@@ -85,15 +100,19 @@ def _mended(retry: Retry, task: Task, gone: Gone) -> Iterator[Retry]:
 
 
 class ToldOnce(RankSet[str]):
-    """What rank 0 has told the user once, however often it is met: an attribute, a reason."""
+    """Keys of the notices that rank 0 has shown to the user and shows only once, such as unsupported attributes."""
 
 
 def _try_again(retries: tuple[Retry, ...], rank: Rank, result: Result) -> None:
-    """Names of one directory are tried together, so that they fail together if they do: in one note, not in many."""
+    """Spawn the retries of failed items, and subtract the counts of the failures.
+
+    Names of one directory are retried by one task, so that they fail in one note if they fail again.
+    """
     from pcopy.tasks.directories.scan_dir import ScanNames
 
     names: dict[tuple[Place, int, int], list[bytes]] = {}
-    is_next = result.id[0] + 1 == rank.job.run  # else a run between the two may have made something, and not told
+    # If there was a run between the two, it may have created something without recording it.
+    is_next = result.id[0] + 1 == rank.job.run
     for failed in retries:
         for counter, number in failed.counted:
             result.count(counter, -number, failed.place)
@@ -111,6 +130,7 @@ def _try_again(retries: tuple[Retry, ...], rank: Rank, result: Result) -> None:
 
 
 def _again(retry: Kind, rank: Rank, result: Result, phase: int) -> None:
+    """Spawn one retry, and the tasks that finish its directories again."""
     from pcopy.tasks.directories.finish_dir import finish_again
 
     retry.try_again(rank, result, phase)

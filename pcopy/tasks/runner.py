@@ -1,7 +1,9 @@
-"""Unpacks and runs a task; at its end makes new tasks and notes of all that it has learned.
+"""Running of tasks: a task is unpacked and run, and at its end everything that it collected becomes new tasks and
+notes.
 
-A kind is known once it is loaded, or when it is met (``LATER`` in ``pcopy.tasks.base.codec``). Those of a copy and of
-pverify are loaded by ``pcopy.tasks.copying``, before ranks are forked; those of a signature by this module.
+A kind is known once its module is loaded, or when a task of it is met (``LATER`` in ``pcopy.tasks.base.codec``). The
+kinds of a copy and of pverify are loaded by ``pcopy.tasks.copying`` before ranks are forked; those of a signature are
+loaded here.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ if TYPE_CHECKING:
 
 
 def is_work(task: Task) -> bool:
-    """May a job that stops leave ``task`` undone? The other tasks are notes, which are quick and told to one rank."""
+    """Return True if a job that stops may leave ``task`` undone. All other tasks are notes, which are short and sent to
+    one rank.
+    """
     return task.owner == ANYBODY or not decode(task.payload).is_note
 
 
@@ -40,10 +44,11 @@ def is_slow_note(task: Task) -> bool:
 
 
 def whereabouts(rank: Rank) -> str:
-    """What the task is about that runs, for instance ``copying files of data/run7``: the path on the source's side.
+    """Return what the rank is doing, for instance ``copying files of data/run7``, with the path on the source's side;
+    empty before the first task.
 
-    Empty before the first one. It is asked once the rank has been silent, by another thread than runs the task. Of
-    several tasks that is the one of the last slice: a rank whose tasks all wait is not silent.
+    It is called by another thread than the one that runs tasks, once the rank has been silent. If several tasks run,
+    the one of the last slice is described: a rank whose tasks all wait is not silent.
     """
     task = rank.running.task
     if task is None:
@@ -54,7 +59,7 @@ def whereabouts(rank: Rank) -> str:
 
 
 class TaskRunner:
-    """Runs tasks on one rank."""
+    """Runner of tasks on one rank."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
@@ -66,16 +71,21 @@ class TaskRunner:
         if not rank.options.walk:
             from pcopy.tasks.directories.sync_files import FileSystems
 
-            rank.own(FileSystems)  # before anything is written: an error is told to a descriptor that was open then
+            # Opened before anything is written: the system reports a write-back error only to descriptors that were
+            # open when the error occurred.
+            rank.own(FileSystems)
 
     def __call__(self, task: Task) -> Slices:
+        """Run ``task`` in slices and return its ``Outcome``. If it is cancelled before it ends, its outcome is the same
+        task again.
+        """
         value = self._unpacked(task)
         if self._unheard is not None and not value.is_note and not (yield from self._unheard.heard()):
             return Outcome([Spawn(*task[1:])])
         self._rank.begin(task.phase)
         result = Result(self._rank, task.phase, task.id, value.about())
         result.attempt = value.attempt
-        if task.phase >= Phase.SIGN:  # a job that is resumed signs from the beginning
+        if task.phase >= Phase.SIGN:  # a resumed job repeats signing from its start: none of it is recorded as done
             result.hold()
         result.running.task = task
         self._rank.go_on(result.running)
@@ -101,11 +111,14 @@ class TaskRunner:
             self._rank.end(result.running)
 
     def _cut(self, value: Kind, result: Result) -> None:
+        """Add the counts of an unfinished task to those of the rank, if its kind requires that."""
         if value.counts_when_cut:
             result.add_done(self._rank.counters)
 
     def _unpacked(self, task: Task) -> Kind:
-        """What it packs. It is asked for twice: whether to divide it, and then to run it."""
+        """Return the unpacked task. It is kept, because the same task is usually unpacked twice: for the decision
+        whether to divide it, and to run it.
+        """
         payload, value = self._last
         if value is None or payload is not task.payload:
             unpacked: Kind = decode(task.payload)
@@ -114,7 +127,9 @@ class TaskRunner:
         return value
 
     def divide(self, task: Task, hungry: bool) -> list[Spawn]:
-        """Its portions, if it takes so long that it is worth it to divide it (``pcopy.engine.victim``)."""
+        """Return the portions of ``task``, or an empty list if it takes too little time to be worth dividing
+        (``pcopy.engine.victim``).
+        """
         throttle = self._rank.throttle
         if (task.cost < LEAST_COST or self._rank.size == 1) and not throttle.is_on:
             return []
@@ -132,7 +147,9 @@ class TaskRunner:
         ]
 
     def _resumed(self, steps: Steps, result: Result) -> Steps:
-        """The steps of a task, each with what the rank has to know of it."""
+        """Yield the steps of a task. Whenever it continues, restore its state in the rank, since other tasks may have
+        run meanwhile.
+        """
         try:
             for step in steps:
                 yield step
@@ -143,7 +160,9 @@ class TaskRunner:
 
 
 def _sync_directories(rank: Rank) -> Steps:
-    """As ``Rank.ended``, but by the kernel's threads, where there are any: meanwhile other tasks go on."""
+    """Sync the directories that the task wrote to, as ``Rank.ended`` does, but by the threads of the backend, so that
+    other tasks run meanwhile.
+    """
     changed, storage = rank.running.changed, rank.storage
     if storage is not None and changed:
         verdicts = (yield from rank.done(SyncDirectories(tuple(changed.values())))).verdicts
@@ -153,7 +172,10 @@ def _sync_directories(rank: Rank) -> Steps:
 
 
 def outcome_of(result: Result, rank: Rank) -> Outcome:
-    """All that a task has learned: what it has gathered of items becomes tasks, failures become a note for rank 0."""
+    """Turn everything that a task collected into tasks and notes. Return the outcome for the engine.
+
+    Collected items become tasks; failures become a note for rank 0.
+    """
     for names, phase in result.looks:
         result.spawn(_scan(names), phase=phase, expands=True)
     if result.copies or result.inodes:
@@ -185,14 +207,15 @@ def outcome_of(result: Result, rank: Rank) -> Outcome:
     if result.failures or result.notices or result.unknown or result.once:
         failures = tuple(tuple(failure) for failure in result.failures)
         retries = tuple(retry._replace(task=_packed(again)) for again, retry in result.failed)
-        told_once = tuple(result.unknown), tuple(result.once)
-        note = ReportFailures(failures, tuple(result.notices), retries, *told_once)  # type: ignore[arg-type]
+        reported_once = tuple(result.unknown), tuple(result.once)
+        note = ReportFailures(failures, tuple(result.notices), retries, *reported_once)  # type: ignore[arg-type]
         result.spawn(note, owner=0)
     rank.ended()
     return result.outcome()
 
 
 def _go_on_with_links(result: Result) -> None:
+    """Spawn tasks that copy items with all of their names, and notes about copies of inodes with several names."""
     from pcopy.tasks.links.group_links import InodeCopied
     from pcopy.tasks.links.inodes_copied import notes_of
     from pcopy.tasks.links.link_groups import groups_of
@@ -204,7 +227,7 @@ def _go_on_with_links(result: Result) -> None:
 
 
 def _unheard_of(rank: Rank) -> Unheard | None:
-    """What the rank tells rank 0 that waits until it is heard; None where nobody asks."""
+    """Return the flow control for reports to rank 0; None if the job sends none."""
     if rank.options.walk:
         from pcopy.tasks.walk.tell_found import UnheardBytes
 
@@ -217,7 +240,7 @@ def _unheard_of(rank: Rank) -> Unheard | None:
 
 
 def _hand_on_items(result: Result, rank: Rank) -> None:
-    """To the report, and to whoever wants to hear of each."""
+    """Add the items to the sums of a report, and report them to rank 0 if the user requested that."""
     if rank.gathers:
         from pcopy.tasks.base.rank_sums import RankSums
 
@@ -229,6 +252,7 @@ def _hand_on_items(result: Result, rank: Rank) -> None:
 
 
 def _store_entries(result: Result, rank: Rank) -> None:
+    """Spawn tasks that keep entries for the signature on this rank until the sign phase."""
     from pcopy.tasks.sign.digest_level import StoredEntries
 
     again = 2 * (rank.job.run - 1) + (result.phase >= Phase.REPAIR)
@@ -237,12 +261,14 @@ def _store_entries(result: Result, rank: Rank) -> None:
 
 
 def _scan(names: Names) -> Kind:
+    """Return a task that examines the names again."""
     from pcopy.tasks.directories.scan_dir import ScanNames
 
     return ScanNames(*names)
 
 
 def _packed(again: Kind | Item | Names | None) -> bytes:
+    """Return the packed task that retries the item; empty if there is none."""
     if isinstance(again, Names):
         again = _scan(again)
     elif isinstance(again, Item):

@@ -1,6 +1,6 @@
-"""TellItems: rank 0 hears what has become of each item, where that is wanted; ItemsHeard: it has told so many of them.
+"""TellItems reports the outcomes of items to rank 0; ItemsHeard acknowledges them.
 
-A resumed job tells what it settles itself; so these notes are dropped with the run that they belong to.
+A resumed job reports the items that it processes itself, so these notes are dropped when their run ends.
 """
 
 from __future__ import annotations
@@ -13,15 +13,19 @@ from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.unheard import Unheard
 
 MOST_UNHEARD = 1 << 18
-"""Items of all ranks together that are on their way to rank 0: some 20 MB."""
+"""Largest number of items of all ranks together that are on their way to rank 0: about 20 MB."""
 
 LEAST_SHARE = 1024
-"""Of a rank, where there are very many: else each task would wait for its note."""
+"""Least share of one rank. With a smaller share each task would wait for its acknowledgement if there are very many
+ranks.
+"""
 
 
-class TellItems(Again, code=71, doing="telling what was done"):
-    """Tells rank 0 what has become of items of the rank ``teller``; the fields of each of ``batches`` are those of
-    ``pcopy.tasks.base.itemized.Itemized``."""
+class TellItems(Again, code=71, doing="reporting outcomes of items"):
+    """Note that reports the outcomes of items of the rank ``teller`` to rank 0.
+
+    Each of ``batches`` contains the fields of a ``pcopy.tasks.base.itemized.Itemized``.
+    """
 
     teller: int
     batches: tuple[tuple[int, bytes, bytes, bytes, bytes, bytes, bytes], ...]
@@ -33,8 +37,8 @@ class TellItems(Again, code=71, doing="telling what was done"):
         acknowledge(rank, result, self.teller, sum(len(each.kinds) for each in items))
 
 
-class ItemsHeard(Again, code=72, doing="going on"):
-    """Rank 0 has told so many more of this rank's items."""
+class ItemsHeard(Again, code=72, doing="receiving an acknowledgement"):
+    """Note that acknowledges ``number`` more items of the receiving rank."""
 
     number: int
 
@@ -43,16 +47,22 @@ class ItemsHeard(Again, code=72, doing="going on"):
 
 
 class UnheardItems(Unheard):
+    """Flow control for ``TellItems``, in items."""
+
     most, least = MOST_UNHEARD, LEAST_SHARE
 
 
 def acknowledge(rank: Rank, result: Result, teller: int, number: int) -> None:
-    """On rank 0: it is done with so many more items of the rank ``teller``, which is told so when they are many."""
+    """Count ``number`` items of the rank ``teller`` that were passed on, on rank 0. Send an acknowledgement once there
+    are enough.
+    """
     unheard.acknowledge(rank, result, teller, number, UnheardItems, ItemsHeard)
 
 
 def tell_items(rank: Rank, result: Result) -> None:
-    """Hands on what the task has gathered; rank 0 tells it at once."""
+    """Report the items that the task has collected: pass them on directly on rank 0, send them to rank 0 from any other
+    rank.
+    """
     items = tuple(result.items.packed())
     if not items:
         return
@@ -61,14 +71,15 @@ def tell_items(rank: Rank, result: Result) -> None:
             rank.sink.items(items)
         return
     rank.own(UnheardItems).amount += sum(len(each.kinds) for each in items)
-    some: list[Itemized] = []
+    batch: list[Itemized] = []
     for each in items:
-        if sum(len(other.kinds) for other in some) + len(each.kinds) > ITEMS_AT_ONCE:
-            _send(rank, result, some)
-            some = []
-        some.append(each)
-    _send(rank, result, some)
+        if sum(len(other.kinds) for other in batch) + len(each.kinds) > ITEMS_AT_ONCE:
+            _send(rank, result, batch)
+            batch = []
+        batch.append(each)
+    _send(rank, result, batch)
 
 
 def _send(rank: Rank, result: Result, items: list[Itemized]) -> None:
+    """Spawn the note that carries these items to rank 0."""
     result.spawn(TellItems(rank.number, tuple((*each,) for each in items)), owner=0)

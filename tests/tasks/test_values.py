@@ -140,7 +140,7 @@ def test_refuses_primitives_that_are_no_task(value: Any) -> None:
 def test_a_code_that_nobody_has_is_named(value: Any) -> None:
     """It is a task of another version, not a damaged one."""
     code = value[1][0] if value[0] in KINDS else value[0]
-    with pytest.raises(InvariantBroken, match=rf"the code {code}, which format {FORMAT} of tasks"):
+    with pytest.raises(InvariantBroken, match=rf"unknown code {code} in a task \(format {FORMAT} of tasks"):
         decode(pickle.dumps(value))
 
 
@@ -235,6 +235,6 @@ def test_a_kind_that_does_not_say_all_is_refused(missing: str) -> None:
     body: dict[str, Any] = {"run": lambda *_: None, "about": lambda _: None}
     said.pop(missing, None)
     body.pop(missing, None)
-    with pytest.raises(TypeError, match=f"does not say {missing}"):
+    with pytest.raises(TypeError, match=f"does not define {missing}"):
         new_class("Incomplete", (Kind,), said, lambda namespace: namespace.update(body))
     assert 197 not in KINDS

@@ -1,1 +1,1 @@
-"""What all kinds of tasks are made of."""
+"""Base classes, values and services that all kinds of tasks use."""

@@ -1,4 +1,6 @@
-"""What may become of an item, and what takes it where nobody wants to know (else ``pcopy.tasks.base.itemized``)."""
+"""The actions that are recorded for items, and a recorder that ignores them. The recorder that keeps them is in
+``pcopy.tasks.base.itemized``.
+"""
 
 from __future__ import annotations
 
@@ -12,45 +14,51 @@ from pcopy.tasks.base.values import Place
 
 
 class Action(IntEnum):
-    """What was done with an item; the word for users is the name in lower case. Codes travel, and never change."""
+    """Action that was taken for an item. The word for users is the name in lower case. The numbers are sent in messages
+    and never change.
+    """
 
     COPY = 0
-    """Nothing had its name in the target."""
+    """The item was copied, and its name was free in the target."""
     REPLACE = 1
-    """Something else had."""
+    """The item was copied and replaced an existing item."""
     META = 2
-    """What is there stays, and gets other metadata."""
+    """The existing item was kept, and its metadata was updated."""
     DELETE = 3
-    """It was in the target only, and is gone."""
+    """The item existed only in the target and was deleted."""
     SKIP = 4
-    """What is there stays as it is."""
+    """The existing item was left unchanged."""
     FAIL = 5
+    """The item failed."""
 
 
 HARD_LINK = b"h"
-"""The type byte of a further name of an inode, for whoever is told of each item."""
+"""Type byte of a further hard link of an inode, used in reports of items."""
 
 
 class How(NamedTuple):
-    """An item was copied: which ``action`` that was, and for how many ``nanoseconds`` (0: nobody has measured it)."""
+    """The action by which an item was copied, and the duration in ``nanoseconds`` (0: not measured)."""
 
     action: Action = Action.COPY
     nanoseconds: int = 0
 
     @classmethod
     def over(cls, present: object, nanoseconds: int = 0) -> How:
-        """``present`` is what had its name, or None."""
+        """Return the value for a copy under a name that the item ``present`` had; None means that the name was free."""
         return cls(Action.COPY if present is None else Action.REPLACE, nanoseconds)
 
 
 AFRESH = How()
+"""A copy under a free name whose duration was not measured."""
 
 
 class NobodyAsks:
-    """Takes what has become of items where nobody wants to know; the other one is
-    ``pcopy.tasks.base.itemized.Itemizer``."""
+    """Recorder of outcomes that ignores everything, used if no outcomes are wanted.
+    ``pcopy.tasks.base.itemized.Itemizer`` is the other one.
+    """
 
     is_wanted = False
+    """True if outcomes are recorded."""
 
     def did(
         self,
@@ -62,24 +70,29 @@ class NobodyAsks:
         nanoseconds: int = 0,
         change: str = "",
     ) -> None:
-        """An item is settled (the name ``b""``: the directory itself), which is counted elsewhere.
+        """Record the outcome of one item. The counters of the task are not changed.
 
-        ``kind`` is its type byte, empty where none is known. For so many ``nanoseconds`` it was copied; 0 where nobody
-        has measured that. ``change``: what of it was changed, in ASCII; of one action all items tell it, or none.
+        Args:
+            name: name in the directory; ``b""`` for the directory itself.
+            kind: type byte; empty if the type is not known.
+            size: size in bytes.
+            nanoseconds: duration of the copy; 0 if it was not measured.
+            change: description of the change, in ASCII. Either all items of one action have one, or none has.
         """
 
     def did_files(
         self, action: Action, place: Place, names: list[bytes], sizes: array[int], nanoseconds: array[int] | None = None
     ) -> None:
-        """As ``did``, for regular files of one directory."""
+        """Record the outcomes of regular files of one directory, as ``did`` does for one item."""
 
     def failed(self, place: Place, name: bytes, size: int) -> None:
-        """As ``did``, of whatever it is."""
+        """Record that an item of unknown type failed."""
         self.did(Action.FAIL, place, name, b"", size)
 
     def packed(self) -> Iterator[Any]:
-        """All of them (``pcopy.tasks.base.itemized.Itemized``)."""
+        """Yield the recorded items as ``pcopy.tasks.base.itemized.Itemized`` values."""
         yield from ()
 
 
 NOBODY = NobodyAsks()
+"""The only instance that is needed."""

@@ -1,4 +1,4 @@
-"""Whether an item that could not be copied is tried once more, by the same run."""
+"""Decision whether an item that could not be copied is tried again in the same run."""
 
 from __future__ import annotations
 
@@ -9,26 +9,32 @@ from pcopy.tasks.base.result import Names, Result
 from pcopy.tasks.base.values import Place
 
 ATTEMPTS = 2
-"""How often an item that changed while it was copied is tried."""
+"""Number of attempts to copy an item that changes while it is copied."""
 
 _OPENING = ("open", "create", "dup")
-"""Operations that need a descriptor; others report a lack of them only where a file system invents it."""
+"""Operations that need a file descriptor. If another operation reports EMFILE or ENFILE, that comes from the file
+system and does not pass.
+"""
 
 
 def is_tried_again(problem: Problem, attempt: int) -> bool:
-    """Is an item that has met ``problem`` in this attempt (counted from 0) looked at once more?"""
-    passes = problem.errno in INTERRUPTED and not isinstance(problem, MetadataProblem)  # else it is there
+    """Return True if an item that failed with ``problem`` in this ``attempt`` (counted from 0) is tried again."""
+    is_transient = problem.errno in INTERRUPTED and not isinstance(problem, MetadataProblem)  # that item exists already
     if problem.errno in NO_DESCRIPTORS:
-        passes = passes and problem.operation in _OPENING
-    return (problem.again or passes) and attempt + 1 < ATTEMPTS
+        is_transient = is_transient and problem.operation in _OPENING
+    return (problem.again or is_transient) and attempt + 1 < ATTEMPTS
 
 
 def failed_or_retried(
     result: Result, place: Place, name: bytes, problem: Problem, attempt: int, size: int = 0, *, at_once: bool = False
 ) -> None:
-    """Counts the item as failed, or has its name looked at once more.
+    """Count the item as failed, or spawn a task that examines its name again.
 
-    ``at_once``: in this phase. A name that nobody has seen yet may be one of an inode whose names meet in LINK.
+    Args:
+        attempt: number of the attempt that failed, from 0.
+        size: size in bytes.
+        at_once: True if the item is tried again in the same phase. Otherwise it waits for LINK, because a name that was
+            not examined yet may belong to an inode with several names, which are grouped in LINK.
     """
     if is_tried_again(problem, attempt):
         phase = result.phase if at_once else max(Phase.LINK, result.phase)

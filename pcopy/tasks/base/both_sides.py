@@ -1,4 +1,6 @@
-"""The directories of a job's roots, on both sides: what they share, what is mounted below them, what is called how."""
+"""The source and target directories of all roots of a job, the mounts below them, and the names of
+items on each side.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,14 @@ from pcopy.tasks.base.values import OpenFile, Place
 
 
 class RootDescriptors(NamedTuple):
-    """The two directories of a root, opened before the job begins."""
+    """File descriptors of the two directories of a root, which are opened before the job begins."""
 
     source: int
     target: int
 
 
 class BothSides:
-    """Those of one rank."""
+    """The source and target directories that one rank works with."""
 
     def __init__(self, job: Job, descriptors: Sequence[RootDescriptors], kernel: Kernel, *, one_host: bool) -> None:
         self.job = job
@@ -38,9 +40,11 @@ class BothSides:
         self._by_item: dict[tuple[bytes, bytes], Root] = {}
 
     def entry(self, place: Place, name: bytes) -> tuple[int, bytes, bytes]:
-        """An item's side, directory and name in its dataset; the name of a directory itself is empty.
+        """Return the side, directory and name under which an item is entered in its dataset. The name of a directory
+        itself is empty.
 
-        Several sources are a directory of their basenames; a single item is a dataset without a directory.
+        If there are several sources, the dataset is a directory that contains their basenames. A single item is a
+        dataset without a directory.
         """
         root = self.job.roots[place.root]
         if not self.job.copies or len(self.job.roots) == 1:
@@ -48,12 +52,14 @@ class BothSides:
         return 0, root.below_target(place.path), self.new_name(place, name)
 
     def open_source(self, place: Place) -> int:
-        """The source directory of ``place``; raises ``Problem``."""
+        """Return a descriptor of the source directory of ``place``. Raise ``Problem`` if it cannot be opened or is
+        another directory now.
+        """
         return self.sources[place.root].open(place.path, place.source_id)
 
     @contextmanager
     def reading(self, place: Place, name: bytes) -> Iterator[int]:
-        """A regular file of the source, open; raises ``Problem``."""
+        """Open a regular file of the source for reading, and close it at the end. Raise ``Problem`` on failure."""
         descriptor = open_source(self.open_source(place), name, follow=self.options.dereference)
         try:
             yield descriptor
@@ -61,16 +67,21 @@ class BothSides:
             close_read(descriptor)
 
     def source_status(self, place: Place, name: bytes) -> os.stat_result:
-        """Of an item of the source; raises ``Problem``."""
+        """Return the status of an item of the source. Raise ``Problem`` on failure."""
         return source_status(self.open_source(place), name, follow=self.options.dereference)
 
     def source_device(self, place: Place, mount: int | None = None) -> int | None:
-        """This host's st_dev of the source directory, or of another mount of that root; None if it is not known."""
+        """Return this host's st_dev of the source directory, or of the mount with the code ``mount`` in the same root.
+        Return None if this rank has not seen that mount.
+        """
         return self.sources[place.root].mounts.device(place.source_id.mount if mount is None else mount)
 
     def target_device(self, place: Place) -> int:
-        """This host's st_dev of the target directory, which is opened if this rank has not been on that mount; raises
-        ``Problem`` then."""
+        """Return this host's st_dev of the target directory. Raise ``Problem`` if the directory must be opened for that
+        and cannot be.
+
+        It is opened if this rank has not been on that mount yet.
+        """
         targets, mount = self.targets[place.root], place.target_id.mount
         device = targets.mounts.device(mount)
         if device is None:
@@ -80,31 +91,38 @@ class BothSides:
         return device
 
     def devices(self, place: Place) -> tuple[int, int]:
+        """Return st_dev of the source directory (0 if it is not known) and of the target directory. Raise ``Problem``
+        as ``target_device`` does.
+        """
         return self.source_device(place) or 0, self.target_device(place)
 
     def is_target(self, root: int, status: os.stat_result) -> bool:
-        """Is this directory of a source the one that its root is copied to? (A bind mount can lead there.)"""
+        """Return True if ``status`` is that of the directory to which the root is copied. A bind mount in the source
+        can lead there.
+        """
         targets = self.targets[root]
         try:
-            made = targets.identity(self.below_target(root, b""))
+            target_identity = targets.identity(self.below_target(root, b""))
         except Problem:
-            return False  # it isn't there yet
-        return (targets.mounts.device(made.mount), made.inode) == (status.st_dev, status.st_ino)
+            return False  # it has not been created yet
+        return (targets.mounts.device(target_identity.mount), target_identity.inode) == (status.st_dev, status.st_ino)
 
     def below_target(self, root: int, path: bytes) -> bytes:
-        """As ``Root.below_target``."""
+        """Return the path below the target of root number ``root``; see ``Root.below_target``."""
         return self.job.roots[root].below_target(path)
 
     def new_name(self, place: Place, name: bytes) -> bytes:
-        """What ``name`` is called in the target: the same, unless the root is one file and got another name."""
+        """Return the name of the item in the target. It differs only if the root is a single file that gets another
+        name.
+        """
         root = self.job.roots[place.root]
         return root.name if root.item and name == root.item and not place.path else name
 
     def root_of(self, number: int, item: bytes) -> Root:
         """Return the root of a single ``item`` that a task has found in the directory of root ``number``.
 
-        One task has the names of many roots that are items of one directory and keep their names: its place has the
-        number of the first.
+        Roots that are items of one directory and keep their names share tasks: the ``Place`` of such a task contains
+        the number of the first of these roots.
         """
         root = self.job.roots[number]
         if item == root.item:
@@ -114,11 +132,17 @@ class BothSides:
         return self._by_item.get((root.source, item), root)
 
     def written_as(self, file: OpenFile) -> bytes:
-        """The name under which a split file is being filled."""
+        """Return the name under which a file that is copied in chunks is written: its final name if it overwrites an
+        existing file, else its temporary name.
+        """
         return self.new_name(file.item.place, file.item.name) if file.over else file.temporary
 
     def shown(self, place: Place, name: bytes, *, on_source: bool) -> bytes:
-        """A path for messages. What lies below a single item is named from that on."""
+        """Return the path of an item for messages: the path of the root as the user wrote it, followed by the path
+        below it.
+
+        If the root is a single item, the path begins with that item's own path.
+        """
         root = self.job.roots[place.root]
         below = b"/".join(part for part in (place.path, name) if part)
         if root.item:
@@ -131,30 +155,36 @@ class BothSides:
 def _directories_of(
     job: Job, descriptors: Sequence[tuple[int, int]], kernel: Kernel, *, one_host: bool
 ) -> tuple[list[Directories], list[Directories]]:
-    """Sources and targets of the roots, whose two directories are open as ``descriptors``; what of them tickets of the
-    ``kernel`` work with stays open."""
+    """Return the sources and the targets of all roots.
+
+    Args:
+        descriptors: open descriptors of the two directories of each root.
+        kernel: the backend. Descriptors stay open while a ticket of it uses them.
+        one_host: True if all ranks run on one host.
+    """
     sources: list[Directories] = []
     targets: list[Directories] = []
     capacity = affordable()
-    kept = [OpenDirectories(capacity, kernel.pins, kernel.open_directory) for _ in range(2)]
+    caches = [OpenDirectories(capacity, kernel.pins, kernel.open_directory) for _ in range(2)]
     mounted = lru_cache(lambda top: mounted_below(top, job.mounts))
     both = list(zip(mount_codes(job.roots), descriptors, strict=True))
     codes: dict[int, int] = {}
     for (code, _), (source, _) in both:
-        codes.setdefault(source, code)  # many roots share a directory
+        codes.setdefault(source, code)  # many roots may share one directory: the first root's code is used
     bases = {os.fstat(source).st_dev: code for source, code in reversed(codes.items())}
     followed = Followed(bases, one_host) if job.options.dereference else None
     shared: dict[tuple[int, int], int] = {}
     for number, ((source_code, target_code), (source, target)) in enumerate(both):
         root = job.roots[number]
         if root.item and job.copies and (first := shared.setdefault((source, target), number)) != number:
-            sources.append(sources[first])  # single items of one directory
+            sources.append(sources[first])  # single items of one directory share its descriptors
             targets.append(targets[first])
             continue
-        # Where nothing is copied, two trees may be read side by side: a deep one must not push the other out.
+        # If nothing is copied, two trees may be read in parallel. Each has a cache of its own, so that a deep tree
+        # does not evict the open directories of the other.
         side = 0 if job.copies else number % 2
-        of_source = partial(Directories, number=2 * number, one_host=one_host, kept=kept[side])
-        of_target = partial(Directories, number=2 * number + 1, one_host=one_host, kept=kept[1])
+        of_source = partial(Directories, number=2 * number, one_host=one_host, kept=caches[side])
+        of_target = partial(Directories, number=2 * number + 1, one_host=one_host, kept=caches[1])
         below = mounted(root.source)
         sources.append(of_source(source, source_code, on_source=True, followed=followed, mounted=below))
         below = mounted(root.target)
@@ -164,6 +194,6 @@ def _directories_of(
 
 
 def mounted_below(top: bytes, mounts: Sequence[Mount]) -> dict[bytes, MountRoot]:
-    """Those of ``mounts`` that lie below the directory ``top``, by their paths there."""
-    around = top.rstrip(b"/") + b"/"
-    return {path[len(around) :]: MountRoot(*root) for path, root in mounts if path.startswith(around)}
+    """Return the ``mounts`` below the directory ``top``, by their paths relative to it."""
+    prefix = top.rstrip(b"/") + b"/"
+    return {path[len(prefix) :]: MountRoot(*root) for path, root in mounts if path.startswith(prefix)}

@@ -1,7 +1,8 @@
-"""One codec for all tasks, on the wire and in checkpoints: pickled primitives, read by an unpickler that refuses every
-global.
+"""Packing and unpacking of tasks, for messages and for checkpoints.
 
-A task is packed as a tuple of its kind's code and its fields. Tuples within begin with the code of a part, or with -1.
+A task is pickled as primitives only, and the unpickler refuses every global. So data from another rank or from disk can
+create no other objects. A task is packed as a tuple of the code of its kind and its fields. A tuple within begins with
+the code of a part (``PARTS``), or with -1 if it is a plain tuple.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ PARTS: dict[int, type[Any]] = {
     205: values.Contents, 206: values.Entries, 207: values.Retry, 208: Identity, 209: values.Unnamed,
     210: values.Item, 211: values.Copy,
 }  # fmt: skip
-"""What tasks are made of. A code is never given to another part."""
+"""Types of the tuples that fields of tasks contain, by code. A code is never reused for another type."""
 
 
 LATER = {
@@ -65,13 +66,17 @@ LATER = {
     **dict.fromkeys(range(171, 176), "pcopy.tasks.recode.recode_file"),
     176: "pcopy.tasks.recode.finish_recoded",
 }
-"""Kinds that some jobs have none of, by the modules that they are in: these take a while to load."""
+"""Modules of kinds that many jobs do not use, by code. They are imported when such a task is met, which keeps the start
+of other jobs fast.
+"""
 
 _CODES = {part: code for code, part in PARTS.items()}
 
 
 def _plain(value: Any) -> Any:
-    """Parts as plain tuples that begin with their code; other tuples begin with -1."""
+    """Return ``value`` with each tuple replaced by a plain tuple that begins with a code: that of its kind or part, or
+    -1.
+    """
     if not isinstance(value, tuple):
         return value
     code = value.code if isinstance(value, Kind) else _CODES.get(type(value), -1)
@@ -79,6 +84,9 @@ def _plain(value: Any) -> Any:
 
 
 def _named(value: Any) -> Any:
+    """Return ``value`` with each plain tuple replaced by the task, part or tuple that ``_plain`` made it from. Raise
+    ``InvariantBroken`` for an unknown code.
+    """
     if not isinstance(value, tuple):
         return value
     code, *packed = value
@@ -91,27 +99,32 @@ def _named(value: Any) -> Any:
         return KINDS[code].of(fields)
     if code in PARTS:
         return PARTS[code](*fields)
-    raise InvariantBroken(f"a task with the code {code!r}, which format {FORMAT} of tasks does not know")
+    raise InvariantBroken(f"unknown code {code!r} in a task (format {FORMAT} of tasks)")
 
 
 def load_later() -> None:
-    """Loads all kinds: a job that will need them does so before anything has become scarce."""
+    """Import the modules of all kinds. A job that will need them does so early, while memory and descriptors are
+    available.
+    """
     for module in set(LATER.values()):
         import_module(module)
 
 
 def encode(task: Kind) -> bytes:
+    """Return the packed form of a task."""
     return dump_primitives(_plain(task))
 
 
 def decode(payload: bytes) -> Any:
-    """The task whose packed form is ``payload``; raises ``InvariantBroken`` if it is none that this pcopy has."""
+    """Return the task whose packed form is ``payload``. Raise ``InvariantBroken`` if it is not a task of this version
+    of pcopy.
+    """
     try:
         task = _named(load_primitives(payload))
     except InvariantBroken:
         raise
     except Exception as error:
-        raise InvariantBroken(f"a task that is none of pcopy's: {error}") from error
+        raise InvariantBroken(f"not a task of pcopy: {error}") from error
     if not isinstance(task, Kind):
-        raise InvariantBroken(f"a task that is none of pcopy's: {task!r}")
+        raise InvariantBroken(f"not a task of pcopy: {task!r}")
     return task

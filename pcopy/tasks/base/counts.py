@@ -1,4 +1,4 @@
-"""What is counted: where each of ``Totals``' fields stands in a rank's vector of counters, and what one task counts."""
+"""Indices of the counters in a rank's vector, one for each field of ``Totals``, and the counts of one task."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.values import Place, label_of
 
 COUNTERS = len(Totals._fields)
+"""Number of counters."""
 
 (
     FOUND, FOUND_BYTES, UNSCANNED,
@@ -32,27 +33,34 @@ PUT_ASIDE: dict[int, int] = {
     Phase.REPAIR_SYNC: FOR_REPAIR,
     Phase.REPAIR_VERIFY: FOR_REPAIR,
 }
-"""The counter of the tasks that wait for a phase: if there are none, the phase is left out."""
+"""Counters of tasks that were deferred to a phase, by phase. A phase without deferred tasks is left out."""
 
 _DUE = frozenset(PUT_ASIDE.values())
+"""Counters that only say whether a phase is needed."""
 
 _TOLD = frozenset((FAILED, FAILED_BYTES, CHANGED, VANISHED, EXCUSED, WARNINGS))
-"""With each a line is told."""
+"""Counters whose every increment comes with a message to the user."""
 
 _OF_KIND = {b"f": FILES, b"l": SYMLINKS, b"d": DIRECTORIES}
 
 
 def of_kind(kind: bytes) -> int:
-    """The counter of copied items with this type byte."""
+    """Return the counter of copied items with this type byte."""
     return _OF_KIND.get(kind, SPECIAL)
 
 
 class Counted:
-    """What a task that is about ``place`` counts; ``by_directory``: also in which, for a job that may be resumed."""
+    """Counts of one task. In a job that can be resumed they are also kept for each directory."""
 
     __slots__ = ("_by_directory", "_counts", "_elsewhere", "_place", "_turned")
 
     def __init__(self, place: Place | None, *, by_directory: bool) -> None:
+        """Create counts of 0.
+
+        Args:
+            place: the directory that the task is about, or None.
+            by_directory: True if the counts of each directory are kept too.
+        """
         self._place = place
         self._by_directory = by_directory
         self._counts = [0] * COUNTERS
@@ -60,16 +68,22 @@ class Counted:
         self._elsewhere: dict[bytes, dict[int, int]] = {}
 
     def turn_to(self, directory: tuple[int, bytes]) -> None:
-        """From now on what is counted is counted in this one (``Place.directory``) of several that the task goes
-        through."""
+        """Assign what is counted from now on to this directory (``Place.directory``), for a task that walks several
+        directories.
+        """
         self._turned = b"%d/%b" % directory if self._by_directory else None
 
     def turn_back(self) -> None:
-        """From now on it is counted in that which the task is about."""
+        """Assign what is counted from now on to the directory that the task is about."""
         self._turned = None
 
     def count(self, counter: int, number: int = 1, place: Place | None = None) -> None:
-        """``place`` is the directory of the item, where that may be another than the task's."""
+        """Add ``number`` to a counter.
+
+        Args:
+            counter: index of the counter.
+            place: the directory of the item, if it may be another than that of the task.
+        """
         self._counts[counter] += number
         here, label = self._place, self._turned
         if place is not None:
@@ -80,14 +94,19 @@ class Counted:
             elsewhere[counter] = elsewhere.get(counter, 0) + number
 
     def add_done(self, counters: list[int]) -> None:
-        """What was done up to now; failures are left out, of which nobody hears if the task does not come to its
-        end."""
+        """Add the counts so far to ``counters``, for a task that is ended early.
+
+        Counters of failures and warnings are left out, because their messages are not reported if the task does not end
+        normally.
+        """
         for counter in compress(count(), self._counts):
             if counter not in _TOLD:
                 counters[counter] += self._counts[counter]
 
     def _shares(self) -> Iterator[Share]:
-        """What was counted in which directory: if that has gone when the job is resumed, it counts no more."""
+        """Yield the counts of each directory with its label. If the directory has vanished when the job is resumed,
+        they are subtracted.
+        """
         if not self._by_directory:
             return
         here = self._counts[:]
@@ -100,5 +119,7 @@ class Counted:
 
 
 def _shared(numbers: list[int]) -> tuple[tuple[int, int], ...]:
-    """What is not 0, without what only tells that a phase is due."""
+    """Return pairs of counter and number for all numbers that are not 0, without the counters that only say whether a
+    phase is needed.
+    """
     return tuple((at, numbers[at]) for at in compress(count(), numbers) if at not in _DUE)

@@ -1,7 +1,8 @@
-"""How a task is divided between ranks: its items are cut into portions, each of which takes long enough to be worth it.
+"""Division of a task between ranks: its items are split into portions, each of which takes long enough to be worth
+sending.
 
-How long that is, a rank learns as it runs tasks: milliseconds an item where each call goes to a server, microseconds on
-a local file system, where nothing is divided.
+A rank learns the time per item while it runs tasks. It is milliseconds if each call goes to a file server; on a local
+file system it is microseconds, and tasks are not divided there.
 """
 
 from __future__ import annotations
@@ -13,65 +14,78 @@ from pcopy.fsio.kernel.columns import pack_names, unpack_names
 from pcopy.tasks.base.rank import CALL_COST, Rank
 
 MOST_PORTIONS = 32
-"""Of one task at a time; a portion that takes long is divided again."""
+"""Largest number of portions of one division. A portion that takes long is divided again."""
 
 LEAST_COST = 16 * CALL_COST
-"""A task that is estimated lower, in bytes, is not looked at."""
+"""Least estimated cost, in bytes, of a task that may be divided."""
 
 PORTION_SECONDS = 0.02
-"""What a portion takes at least: far longer than it takes to be given away, and to be begun."""
+"""Least duration of a portion, in seconds, if another rank is idle. It is much longer than the time to send and to
+start a portion.
+"""
 
 UNASKED_SECONDS = 0.25
-"""The same, as long as nobody is hungry: for so long a rank may hold what others could do, once they have nothing."""
+"""Least duration of a portion, in seconds, if no rank is idle. A rank may hold this much work that others could do once
+they become idle.
+"""
 
 GUESS = 0.005
-"""Seconds that an item is taken to need before any of its kind has been seen: a call to a server."""
+"""Assumed seconds per item of a kind that was not measured yet: the time of one call to a server."""
 
 _REMEMBERED = 512
-"""Items after which what was learned of them counts for half."""
+"""Number of items after which older measurements count half."""
 
 
 class Paces:
-    """How long the items of each kind of tasks take on one rank."""
+    """Measured time per item of each kind of tasks, on one rank."""
 
     def __init__(self, rank: Rank | None = None) -> None:
-        """Of any ``rank``."""
+        """Begin without measurements. ``rank`` is not used; ``Rank.own`` passes it."""
         self._seen: dict[int, tuple[float, float]] = {}
-        """Seconds, and the items that have taken them, by the kind's code."""
+        """Sum of seconds and number of items, by the code of the kind."""
 
     def took(self, code: int, items: int, seconds: float) -> None:
-        """A task has run to its end."""
+        """Record that a task with so many ``items`` took this many ``seconds``."""
         before, number = self._seen.get(code, (0.0, 0.0))
         share = 0.5 if number > _REMEMBERED else 1.0
         self._seen[code] = before * share + seconds, number * share + items
 
     def _worth(self, code: int, items: int, *, hungry: bool) -> int:
-        """How many portions take long enough."""
+        """Return the number of portions that each take long enough to be sent."""
         seconds, number = self._seen.get(code, (GUESS, 1))
         return int(items * seconds / number / (PORTION_SECONDS if hungry else UNASKED_SECONDS))
 
     def are_quick(self, code: int, items: int) -> bool:
-        """Are so many items over before it is worth it that others take a portion of them?"""
+        """Return True if processing these ``items`` takes so little time that sending a portion of them to another rank
+        is not worthwhile.
+        """
         return self._worth(code, items, hungry=True) < 2
 
     def portions(self, code: int, items: int, least: int, *, hungry: bool) -> int:
-        """Into how many, of at ``least`` so many items, a task with so many ``items`` is divided; 0 or 1: it is not."""
+        """Return the number of portions into which a task is divided; 0 or 1 if it is not divided.
+
+        Args:
+            code: code of the task's kind.
+            items: number of its items.
+            least: least number of items of a portion.
+            hungry: True if another rank is idle and asks for work.
+        """
         return min(MOST_PORTIONS, items // least, self._worth(code, items, hungry=hungry))
 
 
 def cuts(items: int, portions: int) -> list[slice]:
-    """``items`` in so many stretches, which differ by one at most."""
+    """Return slices that split ``items`` items into ``portions`` parts whose sizes differ by at most one."""
     ends = [items * portion // portions for portion in range(portions + 1)]
     return [slice(start, end) for start, end in pairwise(ends)]
 
 
 def cut_names(packed: bytes, at: Sequence[slice]) -> list[bytes]:
-    """Names that are joined by slashes."""
+    """Return the names, which are joined by slashes, in parts according to the slices ``at``."""
     names = unpack_names(packed)
     return [pack_names(names[each]) for each in at]
 
 
 def cut_column(column: bytes, at: Sequence[slice]) -> list[bytes]:
-    """A column with as many bytes for each item."""
+    """Return a column, which has the same number of bytes for each item, in parts according to the slices ``at``."""
     width = len(column) // at[-1].stop
     return [column[each.start * width : each.stop * width] for each in at]

@@ -1,7 +1,7 @@
-"""What tasks learn of items, in columns: it is gathered until the task is done.
+"""Columns in which a task collects types, sizes, versions and digests of items until it is done.
 
-Then it goes two ways: packed, to the rank's entries for the signature; and as tasks of the verify phase, which read the
-copies back.
+They are then used twice: packed, as entries for the signature; and as tasks of the verify phase, which read the copies
+back.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pcopy.signature.items import FILE
 from pcopy.tasks.base.values import Entries, Known
 
 _TIMES = ("mtime", "ctime")
-"""The columns of times that a version has."""
+"""Names of the columns of times in a version."""
 
 
 class Versions:
-    """Versions as columns, with the exact times of those that 64 bits cannot hold."""
+    """Versions of items in columns. Times that do not fit in 64 bits are kept separately and exactly."""
 
     __slots__ = ("_far", "_rows")
 
@@ -29,10 +29,11 @@ class Versions:
         self._rows.far = self._far
 
     def add(self, version: Version) -> None:
+        """Append a version."""
         inode, size, *times = version
         rows = self._rows
         within = [min(max(time, FIRST), LAST) for time in times]
-        if within != times:
+        if within != times:  # the columns get the nearest value that 64 bits can hold
             row = len(rows.inode)
             self._far |= {
                 (name, row): time for name, time in zip(_TIMES, times, strict=True) if not FIRST <= time <= LAST
@@ -43,7 +44,7 @@ class Versions:
         rows.size.append(size)
 
     def extend(self, more: Rows) -> None:
-        """Append rows that have the columns of ``VERSION`` at least."""
+        """Append rows that have at least the columns of ``VERSION``."""
         rows = self._rows
         before = len(rows.inode)
         if more.far:
@@ -54,30 +55,31 @@ class Versions:
         rows.size.extend(more.size)
 
     def append(self, more: Versions) -> None:
+        """Append all versions of another object."""
         self.extend(more._rows)
 
     def packed(self) -> bytes:
-        """Return them as ``Rows.packed`` does, with the columns of ``VERSION``."""
+        """Return the columns of ``VERSION`` in the form of ``Rows.packed``."""
         return self._rows.packed()
 
 
 def unpack_versions(packed: bytes, number: int) -> list[Version]:
-    """The versions of so many rows."""
+    """Return the ``number`` versions that ``Versions.packed`` packed."""
     return list(map(Version._make, Rows.unpacked(packed, number, VERSION).versions()))
 
 
 def cut_versions(packed: bytes, number: int, at: Sequence[slice]) -> list[bytes]:
-    """Packed ``Versions`` of so many rows, in stretches."""
+    """Return packed versions in parts according to the slices ``at``. ``number`` is the number of versions."""
     rows = Rows.unpacked(packed, number, VERSION)
     return [rows.part(each.start, each.stop).packed() for each in at]
 
 
 class Gathered:
-    """What one task has learned of items of one directory, column by column."""
+    """Types, sizes, versions and digests of items of one directory, in columns, as one task collected them."""
 
     def __init__(self) -> None:
         self._names: list[bytes] = []
-        """Parts of the names, joined by slashes each."""
+        """Names in pieces; each piece is one name or several names joined by slashes."""
         self._kinds = bytearray()
         self.counters = bytearray()
         self._sizes = array("Q")
@@ -88,13 +90,19 @@ class Gathered:
         return len(self._kinds)
 
     def add(self, name: bytes, known: Known, counter: int = 0) -> None:
-        """One more item, which has been counted by ``counter``."""
+        """Append one item. ``counter`` is the counter in which it was counted."""
         self.add_file(name, known.version, known.size, known.digest, counter, known.kind)
 
     def add_file(
         self, name: bytes, version: Version, size: int, digest: bytes, counter: int, kind: bytes = FILE
     ) -> None:
-        """As ``add`` for a regular file that held ``size`` bytes, with less to make for each of very many."""
+        """Append one item whose values are given separately. For many items this is faster than ``add``.
+
+        Args:
+            size: number of bytes that the file contained.
+            counter: the counter in which it was counted.
+            kind: type byte.
+        """
         self._names.append(name)
         self._kinds += kind
         self.counters.append(counter)
@@ -105,9 +113,14 @@ class Gathered:
     def add_rows(
         self, names: bytes, versions: Rows, sizes: array[int], digests: bytes | bytearray, counter: int = 0
     ) -> None:
-        """All rows of a batch: regular files that held so many bytes each, and have been counted by ``counter``.
+        """Append all rows of a batch of regular files.
 
-        ``names`` is joined by slashes; ``versions`` has the columns of ``VERSION`` at least.
+        Args:
+            names: names joined by slashes.
+            versions: rows that have at least the columns of ``VERSION``.
+            sizes: size of each file in bytes.
+            digests: digests of all files, joined.
+            counter: the counter in which the files were counted.
         """
         number = len(sizes)
         if not number:
@@ -128,14 +141,14 @@ class Gathered:
         digests: bytes | bytearray,
         counter: int = 0,
     ) -> None:
-        """As ``add_rows``, for some ``rows`` of the batch; ``names`` are all of its names."""
+        """Append some ``rows`` of a batch. The other arguments describe all rows of the batch, as for ``add_rows``."""
         size = len(digests) // (len(sizes) or 1)
         chosen = b"".join([digests[row * size : (row + 1) * size] for row in rows])
-        some = array("Q", map(sizes.__getitem__, rows))
-        self.add_rows(b"/".join(map(names.__getitem__, rows)), versions.chosen(rows), some, chosen, counter)
+        chosen_sizes = array("Q", map(sizes.__getitem__, rows))
+        self.add_rows(b"/".join(map(names.__getitem__, rows)), versions.chosen(rows), chosen_sizes, chosen, counter)
 
     def extend(self, more: Gathered, names: Iterable[bytes] | None = None) -> None:
-        """``more`` items, which are called ``names`` here, if these are others."""
+        """Append all items of ``more``. ``names`` are their names here, if these differ."""
         self._names += more._names if names is None else names
         self._kinds += more._kinds
         self.counters += more.counters
@@ -145,30 +158,32 @@ class Gathered:
 
     @property
     def packed_names(self) -> bytes:
+        """All names, joined by slashes."""
         return b"/".join(self._names)
 
     @property
     def columns(self) -> tuple[bytes, bytes, bytes, bytes]:
-        """Type bytes, sizes, versions and digests."""
+        """Packed type bytes, sizes, versions and digests."""
         return bytes(self._kinds), self._sizes.tobytes(), self._versions.packed(), bytes(self._digests)
 
     def entries(self, side: int, path: bytes, round_: int) -> Entries:
-        """For a signature."""
+        """Return the items as entries of the directory ``path`` for a signature."""
         return Entries(
             side, path, self.packed_names, bytes(self._kinds), self._sizes.tobytes(), bytes(self._digests), round_
         )
 
     @property
     def bytes(self) -> int:
+        """Sum of all sizes."""
         return sum(self._sizes)
 
 
 def unpack_known(kinds: bytes, sizes: Sequence[int], versions: bytes, digests: Sequence[bytes]) -> list[Known]:
-    """What ``Gathered`` has packed."""
+    """Return the items that ``Gathered.columns`` packed, without their names."""
     columns = zip(kinds, sizes, digests, unpack_versions(versions, len(kinds)), strict=True)
     return [Known(bytes((kind,)), size, digest, version) for kind, size, digest, version in columns]
 
 
 def split_digests(packed: bytes, size: int) -> list[bytes]:
-    """Joined digests of ``size`` bytes each."""
+    """Return the joined digests, of ``size`` bytes each, as a list."""
     return [packed[at : at + size] for at in range(0, len(packed), size)]

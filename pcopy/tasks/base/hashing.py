@@ -1,4 +1,4 @@
-"""Digests as tasks use them: one job's algorithm and block size."""
+"""Digests for tasks, with the algorithm and the block size of a job."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pcopy.signature.tree import ContentHasher, combine, content_root
 from pcopy.tasks.base.values import Known
 
 SOCKET = b"s"
-"""The type byte of sockets, which are verified, but no part of a dataset."""
+"""Type byte of sockets, which are verified but are not part of a dataset."""
 
 NO_VERSION = Version(0, 0, 0, 0)
-"""Of what no version is known, or none is compared."""
+"""Version of items whose version is not known or not compared."""
 
 
 class Hashing:
-    """One job's algorithm and block size (bytes)."""
+    """Algorithm and block size (in bytes) of a job."""
 
     def __init__(self, name: str, block_size: int) -> None:
         self.algorithm: Algorithm = algorithm(name)
@@ -27,27 +27,29 @@ class Hashing:
 
     @property
     def directory(self) -> Known:
-        """Before the sign phase only one thing is known of a directory: that it is there."""
+        """The value that stands for a directory before the sign phase, when only its existence is known."""
         return Known(DIRECTORY, 0, bytes(self.algorithm.size), NO_VERSION)
 
     def hasher(self) -> ContentHasher:
-        """For contents that come piece by piece."""
+        """Return a hasher for contents that are read in pieces."""
         return ContentHasher(self.algorithm, self.block_size)
 
     def whole(self, data: bytes) -> bytes:
-        """The digest of a regular file that holds ``data``."""
+        """Return the digest of a regular file that contains ``data``."""
         return file_digest(self.algorithm, len(data), content_root(self.algorithm, self.block_size, data))
 
     def file(self, hasher: ContentHasher) -> bytes:
-        """The digest of a regular file whose contents went through ``hasher``."""
+        """Return the digest of the regular file whose contents went through ``hasher``."""
         return file_digest(self.algorithm, hasher.size, hasher.root())
 
     def chunks(self, size: int, roots: list[bytes]) -> bytes:
-        """The digest of a regular file of ``size`` bytes from the content roots of its chunks, in order."""
+        """Return the digest of a regular file of ``size`` bytes, given the content roots of its chunks in order."""
         return file_digest(self.algorithm, size, combine(self.algorithm, roots))
 
     def node(self, status: os.stat_result, link: bytes) -> bytes:
-        """The digest of a symbolic link (to ``link``), FIFO or device; zeros for a socket, which has none."""
+        """Return the digest of a symbolic link with the target text ``link``, of a FIFO or of a device; zeros for a
+        socket, which has no digest.
+        """
         if stat.S_ISLNK(status.st_mode):
             return symlink_digest(self.algorithm, link)
         if stat.S_ISSOCK(status.st_mode):
@@ -56,5 +58,5 @@ class Hashing:
 
 
 def kind_of(status: os.stat_result) -> bytes:
-    """The type byte, ``SOCKET`` among them."""
+    """Return the type byte of an item; ``SOCKET`` for a socket."""
     return type_of(status.st_mode) or SOCKET

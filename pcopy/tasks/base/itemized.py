@@ -1,7 +1,8 @@
-"""What becomes of each item, for whoever wants to know (``-vv``, ``--log``, ``--dry-run``): gathered by a task in
-columns, and told to rank 0 when the task is done.
+"""The outcome of each item, for ``-vv``, ``--log`` and ``--dry-run``. A task collects outcomes in columns and sends
+them to rank 0 when it is done.
 
-An item is told once it is settled: copied, skipped, failed. Where nobody asks, nothing is gathered.
+The outcome of an item is recorded once it is final: copied, skipped or failed. If nobody requested outcomes, none are
+collected.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from pcopy.tasks.base.values import Place
 from pcopy.text import shown
 
 ITEMS_AT_ONCE = 1024
-"""Items of one note at most, so that rank 0 looks up from its work."""
+"""Largest number of items of one message, so that rank 0 does not work on one message for long."""
 
 
 WORDS = tuple(action.name.lower() for action in Action)
+"""Words for the actions, by number."""
 
 TYPES = {
     FILE: "file",
@@ -32,13 +34,20 @@ TYPES = {
     b"s": "socket",
     HARD_LINK: "hardlink",
 }
-"""By type byte; of what has failed none may be known."""
+"""Names of the types of items, by type byte. The type of a failed item may be unknown."""
 
 
 class Itemized(NamedTuple):
-    """Items of one directory with which the same was done: ``names`` joined by slashes (the name ``b""``: the directory
-    ``path`` itself), a type byte each (0: not known), sizes in bytes and nanoseconds in packed columns. ``path`` is as
-    the user is shown it."""
+    """Items of one directory for which the same action was taken, in packed columns.
+
+    Fields:
+        action: number of the ``Action``.
+        path: path of the directory, as it is shown to the user.
+        names: names joined by slashes; the empty name stands for the directory itself.
+        kinds: type byte of each item; 0 if the type is not known.
+        sizes: sizes in bytes.
+        nanoseconds: durations.
+    """
 
     action: int
     path: bytes
@@ -47,28 +56,38 @@ class Itemized(NamedTuple):
     sizes: bytes
     nanoseconds: bytes
     changes: bytes = b""
-    """What was changed of each, a line each in ASCII; empty where that is not told of any."""
+    """Description of what was changed in each item, one line each in ASCII; empty if there are no descriptions."""
 
     def path_of(self, row: int) -> bytes:
-        """Of one of them."""
+        """Return the path of the item number ``row``."""
         return self._path(self.names.split(b"/")[row])
 
     def _path(self, name: bytes) -> bytes:
-        around = self.path if self.path in (b"", b"/") else self.path + b"/"
-        return around + name if name else self.path
+        """Return the path of the item ``name``."""
+        prefix = self.path if self.path in (b"", b"/") else self.path + b"/"
+        return prefix + name if name else self.path
 
     def each(self) -> Iterator[ItemLine]:
+        """Yield the items one by one."""
         numbers = zip(array("Q", self.sizes), array("Q", self.nanoseconds), strict=True)
         changes = self.changes.decode("ascii").split("\n") if self.changes else [""] * len(self.kinds)
         columns = zip(self.names.split(b"/"), self.kinds, numbers, changes, strict=True)
         for name, kind, (size, took), change in columns:
-            kind_told = TYPES.get(bytes((kind,)), "")
-            yield ItemLine(WORDS[self.action], self._path(name), kind_told, size, took / 10**9, change)
+            type_name = TYPES.get(bytes((kind,)), "")
+            yield ItemLine(WORDS[self.action], self._path(name), type_name, size, took / 10**9, change)
 
 
 class ItemLine(NamedTuple):
-    """One item, for a sink: the word for what was done, its path, type (empty: not known), bytes, and seconds; and what
-    was changed of it, if that is told."""
+    """The outcome of one item, for a sink.
+
+    Fields:
+        action: word for the action.
+        path: path of the item.
+        type: name of its type; empty if that is not known.
+        bytes: size in bytes.
+        seconds: duration.
+        change: description of what was changed, or empty.
+    """
 
     action: str
     path: bytes
@@ -82,6 +101,8 @@ class ItemLine(NamedTuple):
 
 
 class _Columns:
+    """Columns of an ``Itemized`` while they are collected."""
+
     def __init__(self) -> None:
         self.names: list[bytes] = []
         self.kinds = bytearray()
@@ -91,16 +112,16 @@ class _Columns:
 
 
 class Shows(Protocol):
-    """A rank, as far as it matters here."""
+    """Protocol of a rank, with the attributes that this module uses."""
 
     job: Any
 
     def shown(self, place: Any, name: bytes, *, on_source: bool) -> bytes:
-        """A path as the user is shown it."""
+        """Return the path of an item as it is shown to the user."""
 
 
 class Itemizer(NobodyAsks):
-    """Gathers the items of one task."""
+    """Recorder that collects the outcomes of the items of one task."""
 
     is_wanted = True
 
@@ -129,10 +150,11 @@ class Itemizer(NobodyAsks):
     def did_files(
         self, action: Action, place: Place, names: list[bytes], sizes: array[int], nanoseconds: array[int] | None = None
     ) -> None:
-        """As ``did``, for regular files of one directory."""
+        """Record the outcomes of regular files of one directory, as ``did`` does for one item."""
         if not names:
             return
-        if len(names) > 1 and self._rank.job.roots[place.root].item:  # of several roots: each path is one of its own
+        # Names of several roots that are single items: each has a path of its own.
+        if len(names) > 1 and self._rank.job.roots[place.root].item:
             for row, each in enumerate(names):
                 took = 0 if nanoseconds is None else nanoseconds[row]
                 self.did(action, place, each, FILE, sizes[row], took)
@@ -144,13 +166,15 @@ class Itemizer(NobodyAsks):
         columns.nanoseconds.extend(nanoseconds or array("Q", bytes(8 * len(names))))
 
     def _columns(self, action: Action, place: Place, name: bytes) -> tuple[_Columns, bytes]:
-        """Where the item belongs, and its name there: what a single item is called is all of its path."""
+        """Return the columns to which the item belongs, and its name in them. An item that is a root by itself is
+        entered by its whole path, with an empty name.
+        """
         is_alone = bool(self._rank.job.roots[place.root].item) and not place.path
         path = self._rank.shown(place, name if is_alone else b"", on_source=action != Action.DELETE)
         return self._found.setdefault((int(action), path), _Columns()), b"" if is_alone else name
 
     def packed(self) -> Iterator[Itemized]:
-        """All of them, in parts of ``ITEMS_AT_ONCE``."""
+        """Yield all items, at most ``ITEMS_AT_ONCE`` in one value."""
         for (action, path), columns in self._found.items():
             for start in range(0, len(columns.names), ITEMS_AT_ONCE):
                 part = slice(start, start + ITEMS_AT_ONCE)

@@ -1,4 +1,4 @@
-"""What a job is: its roots, its options, and what is counted. All values are made of primitives."""
+"""Immutable description of a job: its roots, its options and its counters. All values consist of primitives."""
 
 from __future__ import annotations
 
@@ -14,19 +14,26 @@ if TYPE_CHECKING:
     from pcopy.tasks.base.itemized import Itemized
 
 DeviceInode = tuple[int, int]
-"""A file's (device, inode), as rank 0 sees them."""
+"""Device and inode number of a file, as rank 0 sees them."""
 
 Mount = tuple[bytes, PlainRoot]
-"""The path of a mount point, by the names of the roots' directories, and what has to be there."""
+"""Path of a mount point, written with the names of the roots' directories, and the root that must be mounted there."""
 
 
 class Root(NamedTuple):
     """One source and its target.
 
-    ``source`` and ``target`` are absolute paths of *directories*, opened once at the start; every later name is looked
-    up below them. With an empty ``item`` the directory ``source`` itself is copied, otherwise the entry ``item`` of
-    it, which is no directory. The copy is called ``name`` in ``target``; with an empty ``name`` it is ``target``
-    itself (only for directories that exist). ``*_shown`` are the two paths as the user gave them, for messages.
+    ``source`` and ``target`` are directories that are opened once at the start. Every later name is looked up relative
+    to them.
+
+    Fields:
+        source, target: absolute paths of the two directories.
+        item: name of a single item in ``source``, which is not a directory. If it is empty, ``source`` itself is
+            copied.
+        name: name of the copy in ``target``. If it is empty, the copy is ``target`` itself, which must exist; only a
+            directory can be copied so.
+        source_shown, target_shown: the two paths as the user wrote them, for messages.
+        source_id, target_id: device and inode number of the two directories.
     """
 
     source: bytes
@@ -39,12 +46,14 @@ class Root(NamedTuple):
     target_id: DeviceInode
 
     def below_target(self, path: bytes) -> bytes:
-        """The path below ``target`` of what has ``path`` below ``source``."""
+        """Return the path below ``target`` of the item that has ``path`` below ``source``."""
         return b"/".join(part for part in (b"" if self.item else self.name, path) if part)
 
 
 def mount_codes(roots: Sequence[Root]) -> list[tuple[int, int]]:
-    """Each root's (source, target) mount codes: roots that are on one device, as rank 0 saw it, share one."""
+    """Return the mount codes of the source and the target of each root. Directories on one device, as rank 0 sees it,
+    share a code.
+    """
     sources: dict[int, int] = {}
     targets: dict[int, int] = {}
     return [
@@ -54,14 +63,16 @@ def mount_codes(roots: Sequence[Root]) -> list[tuple[int, int]]:
 
 
 EXISTING = ("replace", "changed", "newer", "skip", "fail")
-"""What may become of a target that exists."""
+"""Values of ``--existing``: what to do with a target that exists."""
 
 KEEPING = ("newer", "skip", "fail")
-"""Those of them under which nothing may be overwritten that the user has not given up."""
+"""Values of ``--existing`` that forbid to overwrite an item unless the option explicitly permits it."""
 
 
 def unrecognised(existing: str) -> str:
-    """Return why ``existing``, one of ``KEEPING``, is refused where files are written under their own names."""
+    """Return the reason why ``existing``, one of ``KEEPING``, is refused if files are written under
+    their final names.
+    """
     return (
         f"--existing {existing} would keep a file that an interrupted copy left incomplete under its own name: "
         "write --existing changed"
@@ -69,8 +80,10 @@ def unrecognised(existing: str) -> str:
 
 
 class Options(NamedTuple):
-    """What the user wants of a job. Sizes are in bytes, ``modify_window`` in seconds; 0 stands for automatic.
-    ``stripe`` is empty unless the user says something."""
+    """Options of a job, as the user gave them. Sizes are in bytes, and 0 stands for an automatic choice.
+
+    ``modify_window`` is in seconds. ``stripe`` is empty unless the user gives a layout.
+    """
 
     preserve: Preserve = Preserve()
     existing: str = "replace"
@@ -84,7 +97,7 @@ class Options(NamedTuple):
     checksum: bool = False
     inplace: bool = False
     sequential: bool = False
-    """True if each file is written under its own name, in order and by one rank (``pcopy.fsio.sequential``)."""
+    """True if each file is written under its final name, in order and by one rank (``pcopy.fsio.sequential``)."""
     dereference: bool = False
     one_file_system: bool = False
     hash: str = ""
@@ -105,7 +118,7 @@ class Options(NamedTuple):
     files_from: bytes = b""
     nul_separated: bool = False
     itemize: bool = False
-    """Is rank 0 told what becomes of each item?"""
+    """True if the outcome of each item is reported to rank 0."""
     bwlimit: int = 0
     oplimit: int = 0
     delete: bool = False
@@ -113,76 +126,99 @@ class Options(NamedTuple):
     delete_all: bool = False
     backup: bytes = b""
     told: int = 0
-    """Bytes that the list of a tool which changes what is there tells of each item (``pcopy.jobs.listed``)."""
+    """Number of bytes that the list of a tool that changes existing items stores about each item in addition to its
+    path (``pcopy.jobs.listed``).
+    """
     whole_directories: bool = False
-    """Do directories that a list names go with all that is in them?"""
+    """True if a directory in the list of a tool stands for the directory and everything below it."""
     never_removed: tuple[DeviceInode, ...] = ()
-    """Directories that are not removed, by whatever name a list has them."""
+    """Directories that are never removed, whatever path the list names them by."""
     missing_is_fine: bool = False
-    """Is a path that was listed, and is not there, no failure?"""
+    """True if a listed path that does not exist is not a failure."""
     change: tuple[str, int, int, bytes, bytes] = ("", -1, -1, b"", b"")
-    """What items get that are changed in place: a mode as chmod(1) has it, owner, group (-1: as they are), an access
-    ACL and a default ACL as ``pcopy.fsio.kernel.batches.Mend`` has them."""
+    """New properties of items that are changed in place.
+
+    These are a mode in the syntax of chmod(1), owner and group (-1: unchanged), an access ACL and a default ACL, both
+    in the form of ``pcopy.fsio.kernel.batches.Mend``.
+    """
     compare: int = 0
-    """The properties by which two trees are compared side by side (``pcopy.tasks.compare.properties``)."""
+    """Bit set of the properties by which two trees are compared (``pcopy.tasks.compare.properties``)."""
     archive_file: bytes = b""
-    """The archive that is made, or unpacked."""
+    """Path of the archive that is created or unpacked."""
     archive_version: tuple[int, ...] = ()
-    """Of what is read of one that is unpacked: inode, size and time when the job began."""
+    """Inode number, size and time of the file from which the archive is read, when the job began."""
     archive_contents: bytes = b""
-    """Where it was decompressed to, if it is one stream; else it is read itself."""
+    """Path of the decompressed archive, if the archive is one compressed stream; else empty, and the archive itself is
+    read.
+    """
     compress_as: str = ""
     numeric_owner: bool = False
     strip_components: int = 0
     members: tuple[bytes, ...] = ()
-    """What is unpacked of an archive; nothing: all of it."""
+    """Members of the archive that are unpacked; empty for all members."""
     walk: tuple[Any, ...] = ()
-    """What ``pcopy.walk.walk_wish.WalkWish`` has."""
+    """Fields of a ``pcopy.walk.walk_wish.WalkWish``; empty if the job does not walk."""
     compress: str = ""
-    """How regular files are compressed on their way: ``zstd:3``; empty: not at all."""
+    """Compression of regular files while they are copied, for example ``zstd:3``; empty for none."""
     decompress: bool = False
     resumes: bool = False
-    """Does a job go on with the archive that an interrupted one has left?"""
+    """True if the job continues an archive that an interrupted job left incomplete."""
     archive_interval: float = 60.0
-    """Seconds after which it is recorded anew what is made of an archive."""
+    """Seconds between two records of the progress of an archive."""
     sparse_limit: int = 1 << 22
-    """The most stretches of data of a sparse member that is read (``pcopy.archive.records.MOST_EXTENTS``); 0: any
-    number."""
+    """Largest number of data extents of a sparse member that is read; 0 for no limit. See
+    ``pcopy.archive.records.MOST_EXTENTS``.
+    """
 
     @property
     def recodes(self) -> bool:
-        """Are files compressed or decompressed on their way? Then their names tell which (``recoded``)."""
+        """True if files are compressed or decompressed while they are copied. Their names decide which files
+        (``recoded``).
+        """
         return bool(self.compress) or self.decompress
 
     @property
     def compares(self) -> bool:
-        """Is what stays compared with the source, by size and time or by contents? Else it may be anything."""
+        """True if existing items that are not replaced must equal their source, in size and time or in contents
+        (``--existing changed``).
+        """
         return self.existing == "changed"
 
     @property
     def keeps(self) -> bool:
-        """Must nothing be overwritten of which it is not certain that it may be?"""
+        """True if existing items must not be overwritten unless ``--existing`` explicitly permits it."""
         return self.existing in KEEPING
 
     @property
     def signs(self) -> bool:
-        """Is the dataset's digest wanted?"""
+        """True if a signature or a manifest of the dataset is written."""
         return bool(self.signature or self.manifest)
 
 
 class Job(NamedTuple):
-    """``name`` is unique per job and part of its temporary files' names; ``run`` counts its (re)starts from 1.
+    """A job as its ranks know it.
 
-    A job that does not copy reads its sources for their digests only: each root is a dataset of its own, to be compared
-    with the other, or with the manifest ``against`` if that is given. The roots' targets mean nothing then.
-    ``began`` is the time of the first run's start on the destination's clock, in nanoseconds since 1970;
-    ``resumed`` is that of a later run's. ``own`` are directories, as (number of the root, path below it), which are the
-    job's own although they lie in a source: they are no items of it. ``mounts`` are all that have to be there below the
-    roots, on every host and in every run. ``cut_short``: an earlier run was killed, and may have left a file with its
-    final name that is not whole. ``listed``: where rank 0 finds the list of the paths that are copied
-    (``pcopy.jobs.files_from``), if not all are. ``spared`` are what is not deleted from targets, as ``own``.
-    ``doubted``: what has changed in the destination since then may be the work of another job that has not finished,
-    and not be durable; 0: there is no such job. The same clock as ``began``.
+    If ``copies`` is False, sources are only read for their digests. Each root is then a dataset that is compared with
+    the other root, or with the manifest ``against`` if one is given; the roots' targets are not used.
+
+    Fields:
+        name: unique name of the job, part of the names of its temporary files.
+        run: number of the current run: 1 for the first start, one more for each resume.
+        roots: sources and their targets.
+        options: options of the user.
+        copies: True if the job copies; False if it only reads.
+        against: path of a manifest.
+        began: start of the first run, by the clock of the destination, in nanoseconds since 1970.
+        resumed: start of the current run, if it is a later one; else 0.
+        own: directories of the job itself that lie in a source, as number of the root and path below it. They are not
+            copied.
+        mounts: mount points that must exist below the roots, on every host and in every run.
+        cut_short: True if an earlier run was killed and may have left an incomplete file under its final name.
+        listed: path, on rank 0, of the list of paths to copy (``pcopy.jobs.files_from``); empty if everything is
+            copied.
+        spared: items of targets that are not deleted, in the form of ``own``.
+        doubted: time by the clock of the destination. Items that changed later may be the work of another, unfinished
+            job and may not be on stable storage. 0 if there is no such job.
     """
 
     name: str
@@ -202,27 +238,37 @@ class Job(NamedTuple):
 
     @property
     def writer(self) -> str:
-        """What the names of its temporary files carry."""
+        """The string by which names of temporary files identify their job and run."""
         return f"{self.name}-{self.run}"
 
 
 class Totals(NamedTuple):
-    """What a job counts; each rank has its own and the progress tree adds them up.
+    """Counters of a job. Each rank has its own; the progress tree adds them up.
 
-    found = copied + skipped + failed, where copied = files + directories + symlinks + special + hardlinks, and where
-    changed and vanished are parts of failed. ``bytes`` counts the sizes of files that were copied whole, ``moved``
-    all bytes as they move (for progress), ``found_bytes`` the sizes of the regular files found. ``unscanned`` counts
-    directories that were found and not yet read (it falls to 0 when scanning is over),
-    ``unsynced`` file systems whose last sync failed, ``for_*`` tasks put aside for a later phase, ``extra``
-    target directories that hold more than the source's.
+    - found = copied + skipped + failed.
+    - copied = files + directories + symlinks + special + hardlinks.
+    - ``changed`` and ``vanished`` are parts of ``failed``.
 
-    ``to_verify`` counts the items that are to be read back, ``to_verify_bytes`` the sizes of their files (one inode's
-    once); ``verified`` those that were found right, with files of ``confirmed_bytes``, and ``refuted`` those that were
-    not, ``verified_bytes`` all bytes as they are read back by this run. An item that is copied again is to be read back
-    again. ``mended`` are those of the skipped items that got metadata of their sources, ``excluded`` those
-    that filters leave out.
-    ``deleted`` are items that the source lacks; ``to_delete`` are those that earlier runs of the job have deleted, and
-    those that this run has counted beforehand. Both were never found.
+    Fields:
+        found_bytes: sizes of the regular files that were found.
+        unscanned: directories that were found and not read yet; it falls to 0 when scanning ends.
+        bytes: sizes of the files that were copied completely.
+        moved: bytes copied so far, including those of unfinished files, for progress.
+        excused: metadata that could not be set for lack of privilege or support, which is not a failure.
+        unsynced: file systems whose last sync failed.
+        for_link, for_name, for_finish, for_seal, for_repair, for_again: tasks that were deferred to a later phase.
+        extra: target directories that contain more names than their source.
+        to_verify: items to be read back. An item that is copied again is counted again.
+        to_verify_bytes: sizes of the files to be read back; the size of an inode counts once.
+        verified: items that were read back and equal their source.
+        confirmed_bytes: sizes of the files among ``verified``.
+        refuted: items that were read back and differ from their source.
+        verified_bytes: bytes that this run has read back.
+        mended: skipped items whose metadata was updated.
+        excluded: skipped items that filters exclude.
+        deleted: extra items that this run deleted.
+        to_delete: extra items that earlier runs of the job deleted, and those that this run counted before deletion.
+            Neither ``deleted`` nor ``to_delete`` is part of ``found``.
     """
 
     found: int = 0
@@ -264,14 +310,18 @@ class Totals(NamedTuple):
 
     @property
     def copied(self) -> int:
-        """Items of every type that are in the destination, whole, because of this job."""
+        """Number of items of all types that this job created completely in the destination."""
         return self.files + self.directories + self.symlinks + self.special + self.hardlinks
 
 
 class Failure(NamedTuple):
-    """An item that is not in the destination as it should be: on which path (bytes) which operation met which errno.
+    """An item that is missing or wrong in the destination, for the user.
 
-    ``errno`` is 0 where no system call failed; ``message`` then says what is wrong.
+    Fields:
+        path: path of the item.
+        operation: name of the operation that failed.
+        errno: error number; 0 if no system call failed.
+        message: explanation in words.
     """
 
     path: bytes
@@ -281,25 +331,32 @@ class Failure(NamedTuple):
 
 
 class Sink(Protocol):
-    """Receives progress and failures on rank 0, in the thread that runs tasks; it must be quick."""
+    """Receiver of progress and failures on rank 0. It is called in the thread that runs tasks and must
+    return quickly.
+    """
 
     def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
-        """The sums over all ranks as last known, ``phase`` by its name; ``silent`` ranks have not answered lately."""
+        """Receive the latest sums of all ranks.
+
+        Args:
+            phase: name of the phase.
+            silent: ranks that have not answered lately.
+        """
 
     def failures(self, failures: Sequence[Failure]) -> None:
-        """Items that failed, in the order in which rank 0 learned of them."""
+        """Receive failed items, in the order in which they were reported to rank 0."""
 
     def notice(self, text: str) -> None:
-        """Something worth a line that is no failure."""
+        """Receive one line for the user that is not a failure."""
 
     def items(self, items: Sequence[Itemized]) -> None:
-        """What has become of items, where ``Options.itemize`` asks for that."""
+        """Receive the outcomes of items, if ``Options.itemize`` is set."""
 
 
 class InFront:
-    """A sink in front of another one, to which it hands on all that it is told.
+    """A sink that passes everything on to another sink.
 
-    Who wants to hear something, too, overrides that method, and calls this one's.
+    A subclass overrides the methods for the events that it also handles, and calls the inherited method in each.
     """
 
     def __init__(self, sink: Sink) -> None:

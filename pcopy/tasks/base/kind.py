@@ -1,9 +1,10 @@
-"""A kind of task: one class in one file, which knows all that there is to know of it.
+"""Base classes of all kinds of tasks. A kind of task is one class, and its fields are what travels between ranks and
+what checkpoints store.
 
-Its fields are what travels and what is stored; the class says how a task of the kind runs, what it is about, and what
-becomes of it when a job is resumed. A kind is told apart by its ``code``, on the wire and on disk. A code is never
-given to another kind, and ``FORMAT`` rises whenever a kind, a field of one, or a part (``pcopy.tasks.base.codec``)
-comes, goes or changes.
+The class says how a task of this kind runs, which directory it is about, how it is divided, and what a resumed job does
+with it. A kind is identified by its ``code``, in messages and on disk. A code is never reused for another kind.
+``FORMAT`` rises whenever a kind, a field of a kind, or a part (``pcopy.tasks.base.codec``) is added, removed or
+changed.
 """
 
 from __future__ import annotations
@@ -22,42 +23,65 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import Item, Place
 
 FORMAT = 9
-"""The version of what tasks are packed as."""
+"""Version of the packed form of tasks."""
 
 Steps = Stepwise[None]
-"""A task as it runs."""
+"""Type of a running task: a generator that yields between slices, and returns nothing."""
 
 Gone = Any
-"""What has gone from the destination while a job was stopped: ``pcopy.jobs.gone_directories.Gone``."""
+"""Type of ``pcopy.jobs.gone_directories.Gone``: the directories that vanished from the destination while a job was
+stopped.
+
+It is ``Any`` here because that module imports this one.
+"""
 
 KINDS: dict[int, type[Kind]] = {}
-"""All kinds that are loaded, by their codes."""
+"""All kinds whose modules are loaded, by code."""
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
 class Kind(tuple[Any, ...]):
-    """The fields, in their order; ``class CopyFiles(Kind, code=10, …)`` annotates them as a dataclass does."""
+    """Base class of all tasks: an immutable tuple of fields.
+
+    A subclass with a code, such as ``class CopyFiles(Kind, code=10, …)``, declares its fields by annotations, as a
+    dataclass does.
+    """
 
     __slots__ = ()
 
     code: ClassVar[int]
+    """Number that identifies the kind in messages and on disk."""
     fields: ClassVar[tuple[str, ...]]
+    """Names of the fields, in the order of the tuple."""
     defaults: ClassVar[dict[str, Any]]
+    """Default values of fields, by name."""
     doing: ClassVar[str]
-    """What a rank does with it, for people: ``copying files of``. The path follows, if it is about a directory."""
+    """Description of the work for messages, for example ``copying files of``. The path of the directory or item
+    follows, if the task is about one.
+    """
     is_note: ClassVar[bool]
-    """Does it end at once and only tell one rank something, so that a job that stops still runs it?"""
+    """True for a note: a short task that only passes information to one rank. A job that stops still runs its notes."""
     may_be_dropped: ClassVar[bool] = False
-    """True for a note that a job which stops drops all the same, since it may wait for storage."""
+    """True for a note that a stopping job drops nevertheless, because it may wait for storage."""
     columns: ClassVar[tuple[str, ...]] = ()
-    """Of ``Divisible``: the fields that have as many bytes for each of the names."""
+    """Names of the packed fields of a ``Divisible`` that hold the same number of bytes for each of its names."""
     waits_for_others: ClassVar[bool] = False
-    """Is it only of use if other tasks find something, so that a resumed job begins no earlier phase for it?"""
+    """True if the task is useful only when other tasks find something. A resumed job does not repeat an earlier phase
+    for it alone.
+    """
     counts_when_cut: ClassVar[bool] = False
-    """True if what it has counted is in the summary also where it does not come to its end, since the job stops."""
+    """True if the counts of an unfinished task appear in the summary when the job stops before the task ends."""
 
     def __init_subclass__(cls, *, code: int | None = None, doing: str = "", is_note: bool | None = None) -> None:
-        """Without a ``code`` the class is what several kinds share, and no kind itself: its fields come first."""
+        """Register a subclass that has a ``code`` and create a property for each of its fields.
+
+        Args:
+            code: number of the kind. A class without one is a base class of several kinds; its fields come before
+                theirs.
+            doing, is_note: the class attributes of the same names.
+
+        Raise ``TypeError`` if a required attribute or method is missing, or if another kind has the code.
+        """
         if doing:
             cls.doing = doing
         if is_note is not None:
@@ -66,10 +90,10 @@ class Kind(tuple[Any, ...]):
             return
         for needed in ("doing", "is_note", "run", "about"):
             if getattr(cls, needed, None) is getattr(Kind, needed, None):
-                raise TypeError(f"the kind {cls.__name__} does not say {needed}")
+                raise TypeError(f"the kind {cls.__name__} does not define {needed}")
         known = KINDS.setdefault(code, cls)
         if known is not cls and known.__qualname__ != cls.__qualname__:
-            raise TypeError(f"{cls.__name__} has the code {code} of {known.__name__}")
+            raise TypeError(f"{cls.__name__}: the code {code} belongs to {known.__name__}")
         cls.code = code
         shared = [base.__annotations__ for base in cls.__mro__[1:] if issubclass(base, Kind) and base is not Kind]
         cls.fields = tuple(name for fields in (*reversed(shared), cls.__annotations__) for name in fields)
@@ -78,21 +102,26 @@ class Kind(tuple[Any, ...]):
             setattr(cls, name, property(itemgetter(index)))
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
+        """Create a task from field values, positional or by name. Raise ``TypeError`` for unknown or surplus fields."""
         names = cls.fields[len(values) :]
         if named.keys() - set(names) or len(values) > len(cls.fields):
-            raise TypeError(f"{cls.__name__} has the fields {', '.join(cls.fields)}")
+            raise TypeError(f"{cls.__name__}: unexpected or too many fields; its fields are {', '.join(cls.fields)}")
         given = cls.defaults | named
         return tuple.__new__(cls, (*values, *(given[name] for name in names)))
 
     @classmethod
     def of(cls, values: list[Any]) -> Self:
-        """The task with these ``values``, one for each field; raises ``InvariantBroken`` if they are more or fewer."""
+        """Return the task with these ``values``, one for each field in order. Raise ``InvariantBroken`` if there are
+        more or fewer values than fields.
+        """
         if len(values) != len(cls.fields):
             raise InvariantBroken(f"{len(values)} fields of a task that has {len(cls.fields)}: {cls.__name__}")
         return tuple.__new__(cls, values)
 
     def _replace(self, **fields: Any) -> Self:
-        """The same task, but for some ``fields``: as a named tuple's."""
+        """Return a copy of the task in which the given ``fields`` have other values, as a named tuple's ``_replace``
+        does.
+        """
         return type(self)(**{**dict(zip(self.fields, self, strict=True)), **fields})
 
     def __repr__(self) -> str:
@@ -100,83 +129,117 @@ class Kind(tuple[Any, ...]):
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def run(self, rank: Rank, result: Any) -> Steps | None:
-        """Does it in slices, or at once (then there is nothing to iterate over); ``result`` is a ``Result``."""
+        """Run the task. Return an iterator over its slices, or None if it finished within this call.
+
+        Args:
+            rank: the rank that runs the task.
+            result: a ``Result``, which collects what the task counts, spawns and reports.
+        """
         raise NotImplementedError
 
     def about(self) -> tuple[Place, bytes] | None:
-        """The directory and the name in it (``b""``: itself) that the task is about, the first of several; or None."""
+        """Return the directory that the task is about and a name in it, for messages. Return None for a task that is
+        about no directory.
+
+        The name is ``b""`` if the task is about the directory itself. For several items it is the first.
+        """
         raise NotImplementedError
 
     @property
     def attempt(self) -> int:
-        """Which attempt at its items it is, counted from 0."""
+        """Number of earlier attempts of this run to process the task's items: 0 for the first attempt."""
         return 0
 
     operation_count: ClassVar[int] = 2
-    """How many operations on metadata each of its items needs, as a rule (docs/operations/limits.md)."""
+    """Number of metadata operations that each item of the task usually needs (docs/operations/limits.md)."""
 
     @property
     def effort(self) -> int:
-        """The operations of the whole task, as far as they are known when it begins."""
+        """Estimated number of metadata operations of the whole task, as far as it is known before the task begins."""
         return self.operation_count * max(1, self.items)
 
     is_found_anew: ClassVar[bool] = False
-    """Is it left out of a job that goes on, since the phase in which it was spawned begins anew?"""
+    """True if a resumed job discards tasks of this kind, because it repeats the phase that spawned
+    them from its start.
+    """
 
     least_items: ClassVar[int] = 4
-    """How many items a portion has at least when it is divided: so many share what a task costs by itself."""
+    """Least number of items of a portion when the task is divided, so that the fixed cost of a task is shared by that
+    many items.
+    """
 
     @property
     def items(self) -> int:
-        """How many items it can be divided between; 0 if it can't be divided."""
+        """Number of items among which the task can be divided; 0 if it cannot be divided."""
         return 0
 
     def divide(self, portions: int) -> list[Self]:
-        """The same in so many tasks (from 1 up to ``items``), with about as many items each, in their order."""
+        """Return tasks that together do the same as this one, each with about the same number of items, in their order.
+
+        Args:
+            portions: number of tasks, from 1 to ``items``.
+        """
         raise NotImplementedError
 
     def places(self) -> Iterator[Place]:
-        """The directories that are named in it, however deep."""
+        """Yield the directories that the fields of the task contain, at any depth of nesting."""
         return places_in(self)
 
     def held(self) -> Iterator[Kind]:
-        """Tasks that are packed in it."""
+        """Yield the tasks that are packed in this one, for example the retries in ``ReportFailures``."""
         return iter(())
 
     def leftovers(self, *, first: bool) -> Iterator[Left]:
-        """Where it, or what has come of it since the last record, may have left temporary files.
+        """Yield the directories in which this task may have left temporary files, or in which tasks that it spawned
+        since the last record may have.
 
-        ``first``: no run was before the last one.
+        Args:
+            first: True if the interrupted run was the first run of the job.
         """
         for place in self.places():
             yield Left(place.root, place.path, False)
 
     def discard(self, rank: Rank, since: int) -> None:
-        """Removes what it would have gone on with, if the run ``since`` or a later one has made that.
+        """Remove the temporary files that the task would have continued with, if the run ``since`` or a later run
+        created them.
 
-        It was dropped in a job that stops, and of which nothing is kept.
+        It is called for tasks that were dropped because the job stops and keeps nothing for a resume.
         """
 
     def begun_now(self, since: tuple[int, int]) -> Kind:
-        """The same, of items of which no earlier run has made anything. ``since`` as in ``Place``."""
+        """Return the task with the information that no run before ``since`` created anything for its items. ``since``
+        is as in ``Place``.
+        """
         return self
 
     def try_again(self, rank: Rank, result: Any, phase: int) -> None:
-        """Spawns it in a resumed job, after it had failed; ``phase`` is the first in which it may run."""
+        """Spawn the task in a resumed job after it failed in an earlier run.
+
+        Args:
+            phase: the first phase in which the task may run.
+        """
         result.spawn(self, phase=phase, expands=phase == 0)
 
     def puts_into(self) -> set[Place]:
-        """The directories that it puts something into when it is tried again; they are finished once more then."""
+        """Return the directories in which a retry of the task creates something. They are finished (given their
+        metadata) again afterwards.
+        """
         return set()
 
     def home(self, ranks: int) -> int | None:
-        """The one of so many ``ranks`` that has to run it, wherever it comes from; None if who spawns it says that."""
+        """Return the number of the only rank that can run the task, given the number of ``ranks``. Return None if the
+        spawning task chooses it.
+        """
         return None
 
     def readdress(self, task: Task, ranks: int) -> Task | None:
-        """``task``, which packs this one, for a job that is resumed on so many ``ranks``; None if it is made anew.
+        """Return ``task`` with the owner that it has in a job that is resumed on ``ranks`` ranks. Return None if the
+        resumed job creates the task anew.
 
-        One that anybody may run stays as it is; one that is addressed keeps its rank, as far as there are as many.
+        A task without an owner is unchanged. A task with an owner keeps it, modulo the number of ranks.
+
+        Args:
+            task: the packed form of this task.
         """
         home = self.home(ranks)
         if home is None:
@@ -185,49 +248,65 @@ class Kind(tuple[Any, ...]):
 
     @property
     def unmade(self) -> Item | None:
-        """The item of which it makes the first name."""
+        """The item whose first copy the task creates; None if it creates none."""
         return None
 
     def tell(self, task: Task, gone: Gone) -> None:
-        """Tells ``gone`` what matters for other tasks, before any is mended. ``task`` packs this one."""
+        """Record in ``gone`` the facts about this task that decide what becomes of other tasks. ``task`` packs this
+        one.
+
+        It is called for all remaining tasks before ``mended`` is called for any.
+        """
 
     def mended(self, task: Task, gone: Gone) -> Iterator[Task]:
-        """What is to be done in its place in a resumed job, if directories have ``gone``, or could not be read."""
+        """Yield the tasks that a resumed job runs in place of this one, if directories vanished (``gone``) or could not
+        be read. ``task`` packs this one.
+        """
         if any(map(gone.has, self.places())):
             return self.reduced(task, gone)
         return self.gathered(task, gone) if gone.finds else iter((task,))
 
     def reduced(self, task: Task, gone: Gone) -> Iterator[Task]:
-        """The same, if some of its directories have gone: only names of one inode lie in several."""
+        """Yield the tasks that replace this one if some of its directories vanished.
+
+        Only the names of one inode lie in several directories; for all other tasks nothing remains.
+        """
         return iter(()) if self.unmade is None else gone.released(self.unmade, self.unmade.names)
 
     def gathered(self, task: Task, gone: Gone) -> Iterator[Task]:
-        """The same, if more names of any inode may be found: those that are not made meet with them."""
+        """Yield the tasks that replace this one if a resumed job may find more names of any inode.
+
+        Names whose copy was not created yet are grouped anew, together with the names that will be found.
+        """
         return iter((task,)) if self.unmade is None or task.phase != Phase.LINK else self.reduced(task, gone)
 
 
 class OfPlace(Kind):
-    """It is about the directory ``place``."""
+    """Base class of tasks about the directory ``place``."""
 
     place: Place
 
     def about(self) -> tuple[Place, bytes]:
+        """Return the directory itself."""
         return self.place, b""
 
 
 class Divisible(OfPlace):
-    """It is about items of the directory ``place``: ``names``, joined by slashes, and ``columns`` beside them.
+    """Base class of tasks about several items of the directory ``place`` that can be divided between ranks.
 
-    What is done with an item does not depend on the others, so that it can be divided between them.
+    The items are processed independently of each other. ``names`` holds their names, joined by slashes; the fields
+    listed in ``columns`` hold one value for each name.
     """
 
     names: bytes
 
     @property
     def items(self) -> int:
+        """Number of names."""
         return self.names.count(b"/") + 1
 
     def divide(self, portions: int) -> list[Self]:
+        """Return ``portions`` tasks, each with a contiguous part of the names and of all ``columns``."""
         at = cuts(self.items, portions)
         divided = {"names": cut_names(self.names, at)}
         divided |= {field: cut_column(getattr(self, field), at) for field in self.columns}
@@ -237,41 +316,53 @@ class Divisible(OfPlace):
 
 
 class OfItem(Kind):
-    """It is about ``item``, by its first name."""
+    """Base class of tasks about one ``item``. In messages it is called by its first name."""
 
     item: Item
 
     def about(self) -> tuple[Place, bytes]:
+        """Return the directory and the first name of the item."""
         return self.item.names[0]
 
     @property
     def attempt(self) -> int:
+        """The attempt that is recorded in the item."""
         return self.item.attempt
 
     def puts_into(self) -> set[Place]:
+        """Return the directories of all names of the item."""
         return {place for place, _ in self.item.names}
 
     def begun_now(self, since: tuple[int, int]) -> Self:
+        """Return the task with ``since`` set in the directory of each name of the item."""
         names = tuple((place._replace(since=since), name) for place, name in self.item.names)
         return self._replace(item=self.item._replace(names=names))
 
 
 class Note(Kind, is_note=True):
-    """It tells one rank something, and is about no directory."""
+    """Base class of notes that pass information to one rank and are about no directory."""
 
     def about(self) -> None:
         return None
 
 
 class Again(Note):
-    """A resumed job makes it anew, from what remains."""
+    """Base class of notes that a resumed job does not restore, because it creates them anew from the
+    remaining tasks.
+    """
 
     def readdress(self, task: Task, ranks: int) -> None:
         return None
 
 
 class Left(NamedTuple):
-    """A directory of a root, by its path in the source; with all ``below`` it, or without."""
+    """A directory that may contain temporary files of an earlier run.
+
+    Fields:
+        root: number of the root.
+        path: path of the directory below the source.
+        below: True if all directories below it are included.
+    """
 
     root: int
     path: bytes
@@ -279,7 +370,7 @@ class Left(NamedTuple):
 
 
 def places_in(value: Any) -> Iterator[Place]:
-    """All that are named in a task or a part of one, however deep."""
+    """Yield all ``Place`` values that a task, or a part of one, contains at any depth of nesting."""
     if isinstance(value, Place):
         yield value
     elif isinstance(value, tuple):

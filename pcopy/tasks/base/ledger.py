@@ -1,4 +1,6 @@
-"""A thing in n parts: its owner counts the notes about them, in any order; after the last one something is done."""
+"""Bookkeeping for work in n parts: the owner counts the notes about parts, in any order, and acts
+after the last one.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +19,31 @@ Note = TypeVar("Note")
 
 
 class Awaited(Generic[Opened]):
-    """Something of which ``parts`` are awaited; ``opened`` is what was told of it first."""
+    """An object of which parts are still awaited.
+
+    Args:
+        opened: description of the object, from the note that opened it.
+        parts: number of parts.
+        note_id: id of that note.
+    """
 
     __slots__ = ("held", "opened", "problem", "remaining")
 
-    def __init__(self, opened: Opened, parts: int, told_by: TaskId) -> None:
+    def __init__(self, opened: Opened, parts: int, note_id: TaskId) -> None:
         self.opened = opened
-        self.held = [told_by]
-        """The notes that are held for it."""
+        self.held = [note_id]
+        """Ids of the notes whose completion is deferred until all parts have arrived."""
         self.remaining = parts
         self.problem: Problem | None = None
-        """The first that any part has met."""
+        """The first problem that a part has met."""
 
 
 class Ledger(Generic[Key, Opened, Note]):
-    """What one rank waits for. A resumed job tells its notes in any order: some wait here for what they belong to."""
+    """The objects whose parts one rank awaits, by key.
+
+    A resumed job replays its notes in any order. A note about a part may therefore arrive before the note that opens
+    its object; it waits here.
+    """
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
@@ -39,26 +51,29 @@ class Ledger(Generic[Key, Opened, Note]):
         self._early: dict[Key, list[tuple[Note, TaskId]]] = {}
 
     def noted(self, awaited: Awaited[Opened], note: Note) -> None:
-        """Takes what a note tells."""
+        """Record the contents of a note about one part."""
         raise NotImplementedError
 
     def ended(self, awaited: Awaited[Opened], result: Result) -> Steps | None:
-        """Does what is to be done after the last note, at once or in slices."""
+        """Act after the last part. Return an iterator over slices, or None if everything was done within this call."""
         raise NotImplementedError
 
     def open(self, key: Key, opened: Opened, parts: int, result: Result) -> None:
-        """From now on ``parts`` notes of ``key`` are awaited; some may have come before."""
+        """Begin to await ``parts`` notes with this ``key``. Notes that arrived before are taken into
+        account at once.
+        """
         result.hold()
         self.awaited[key] = Awaited(opened, parts, result.id)
         for note, task_id in self._early.pop(key, []):
             self._take(key, note, task_id, result)
 
     def take(self, key: Key, note: Note, result: Result) -> Steps | None:
-        """One part less to wait for. If nobody has told of what it belongs to yet, the ``note`` waits.
+        """Count one part. If its object was not opened yet, keep the ``note`` until it is.
 
-        Returns what ``ended`` does in slices.
+        Return the slices of ``ended`` if this was the last part, else None. Raise ``InvariantBroken`` if the object was
+        never opened and the job was not resumed.
         """
-        result.hold()
+        result.hold()  # until the last part has arrived, only this rank's memory contains what the note says
         if key in self.awaited:
             return self._take(key, note, result.id, result)
         if self._rank.job.run > 1:
@@ -68,6 +83,7 @@ class Ledger(Generic[Key, Opened, Note]):
         return None
 
     def _take(self, key: Key, note: Note, task_id: TaskId, result: Result) -> Steps | None:
+        """Count one part of an open object."""
         awaited = self.awaited[key]
         awaited.held.append(task_id)
         self.noted(awaited, note)

@@ -1,7 +1,8 @@
-"""Decides whether failures for want of room stop the job: a whole file system is full, or one directory or quota is.
+"""Decision whether failures for lack of space stop the job: they do if the whole file system is full, but not if one
+directory or quota is.
 
-ENOSPC also comes from a directory whose index is full and from a project that has reached its quota (XFS), EDQUOT from
-quotas of users, groups and projects. Items that are charged to others can still be made.
+ENOSPC is also returned for a directory whose index is full and for a project that has reached its quota (XFS), and
+EDQUOT for quotas of users, groups and projects. Items that are charged to others can still be created then.
 """
 
 from __future__ import annotations
@@ -20,25 +21,31 @@ from pcopy.text import counted, shown
 from pcopy.units import show_size
 
 MOST_READ_ONLY = 2
-"""Failures with EROFS in a row after which the job stops: the file system takes nothing any more."""
+"""Number of consecutive EROFS failures that stop the job, because the file system has become read-only."""
 
 MOST_PLACES = 3
-"""Failures for want of room in a row, each charged to another directory, project or owner, that stop the job."""
+"""Number of consecutive failures for lack of space that stop the job, if each is charged to another directory, project
+or owner.
+"""
 
 MOST_FAILURES = 1000
-"""Failures for want of room in a row, wherever they are, that stop the job."""
+"""Number of consecutive failures for lack of space that stop the job, wherever they are."""
 
 _GET_ATTRIBUTES = 0x801C581F
 """FS_IOC_FSGETXATTR: a struct fsxattr, see ioctl_xfs_fsgetxattr(2)."""
 _ATTRIBUTES = struct.Struct("=12xI12x")
-"""The part of it that is read: the number of the project."""
+"""Layout of struct fsxattr, of which only the project number is read."""
 _NEEDS_NO_DATA = frozenset(("create", "mkdir", "mknod", "symlink", "link"))
+"""Operations that need an inode or a directory entry, but no room for data."""
 
 
 class Charged(NamedTuple):
-    """The directory, or its project if it has one, and the owner to which an item that found no room was charged.
+    """The directory or project, and the owner, to whose quota an item is charged.
 
-    ``directory`` is a number of a root and a path; both are empty for an item of a project.
+    Fields:
+        directory: number of the root and path; (-1, b"") for an item that is charged to a project.
+        project: number of the project; 0 for none.
+        owner: user and group.
     """
 
     directory: tuple[int, bytes]
@@ -58,9 +65,13 @@ def charged_to(place: Place, directory: int) -> Charged:
 
 
 def what_lacks(problem: Problem, file_system: int, size: int) -> str:
-    """Return what the file system of an open directory lacks for an item of ``size`` bytes, for the user.
+    """Return a text that says what the file system lacks for an item of ``size`` bytes; empty if statfs(2) shows no
+    shortage.
 
-    Empty if it lacks nothing, as far as statfs(2) shows: one of 0 blocks shows nothing.
+    A file system that reports 0 blocks shows nothing.
+
+    Args:
+        file_system: descriptor of an open directory on it.
     """
     try:
         found = os.fstatvfs(file_system)
@@ -83,7 +94,13 @@ def where(place: Charged, shown_path: bytes) -> str:
 
 
 def why_to_stop(in_a_row: tuple[Charged, ...], lacks: str, last: str) -> str:
-    """Return why the job stops after failures for want of room ``in_a_row``, the newest last; empty if it goes on."""
+    """Return the reason to stop the job after these consecutive failures; empty if the job continues.
+
+    Args:
+        in_a_row: what each failed item was charged to, the newest last.
+        lacks: what the file system lacks, in words, or empty.
+        last: the directory or project of the last failure, in words.
+    """
     if lacks:
         return lacks
     places = len(set(in_a_row))

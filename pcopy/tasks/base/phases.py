@@ -1,4 +1,4 @@
-"""The phases of a job, in their order. Each begins when the one before is over on every rank."""
+"""The phases of a job, in their order. A phase begins when the one before it has ended on all ranks."""
 
 from __future__ import annotations
 
@@ -6,15 +6,25 @@ from enum import IntEnum
 
 
 class Phase(IntEnum):
-    """COPY scans and copies; LINK makes hard links and tries again what changed while it was copied. Where nothing
-    that exists may be replaced unasked, or something is to be deleted, STORE brings what was copied to stable
-    storage; NAME gives names to what has temporary ones. COUNT counts what the source lacks, if no more than some
-    items may be deleted, and DELETE deletes it; AGAIN copies what full directories were in the way of, which have
-    gone by then. FINISH gives directories their metadata; SEAL does so for those that their owner could not enter
-    afterwards; SYNC brings everything to stable storage; VERIFY reads the copies back. REPAIR copies what differed
-    again, and its links, directories, sync and verification come after it. SIGN brings the entries to the owners of
-    their directories; then each LEVEL of directories is digested, the deepest first, in a phase of its own; the
-    manifest is written in the last one."""
+    """A phase of a job. The order of the numbers is the order of the phases.
+
+    - COPY scans the source and copies.
+    - LINK creates hard links, and retries items that changed while they were copied.
+    - STORE brings copies to stable storage before NAME or DELETE. It is used if existing items must not be replaced
+      without permission (``--existing newer``, ``skip``, ``fail``), or if something is to be deleted.
+    - NAME renames copies from their temporary names to their final names.
+    - COUNT counts the extra items of the destination, if the number of deletions is limited.
+    - DELETE deletes the extra items.
+    - AGAIN copies items whose target name was taken by a directory that DELETE has removed.
+    - FINISH sets the metadata of directories.
+    - SEAL does so for directories that their owner could not enter afterwards.
+    - SYNC brings everything to stable storage.
+    - VERIFY reads the copies back.
+    - REPAIR copies items again that differed from their source. REPAIR_LINK, REPAIR_FINISH, REPAIR_SYNC and
+      REPAIR_VERIFY do for these what the phases above do.
+    - SIGN sends the entries of a signature to the ranks that own their directories.
+    - LEVEL digests directories, one phase for each depth, the deepest first. The manifest is written in the last one.
+    """
 
     COPY = 0
     LINK = 1
@@ -37,7 +47,9 @@ class Phase(IntEnum):
 
 
 def phase_name(phase: int) -> str:
-    """What users are told: one name for all phases of the repair but its verification, and one for those of SIGN."""
+    """Return the name of a phase for users. All phases of a repair but its verification share one name, and so do SIGN
+    and LEVEL.
+    """
     if phase >= Phase.SIGN:
         return "sign"
     if Phase.REPAIR <= phase < Phase.REPAIR_VERIFY:

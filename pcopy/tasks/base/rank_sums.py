@@ -1,7 +1,7 @@
-"""What ranks have done, for a report: the work of each, sizes of files, and the slowest ones.
+"""Sums of the work of ranks, for a report: work of each rank, sizes of files, and the files that took longest.
 
-A rank gathers this in bounded memory. At the end of the job it is merged on its way up the tree to rank 0
-(``pcopy.engine.barrier``), where no more of it arrives than a row for each rank.
+Each rank collects them in bounded memory. At the end of the job they are merged on their way up the tree of ranks
+(``pcopy.engine.barrier``), so that rank 0 receives only one row for each rank in addition.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.itemized import Itemized
 
 SLOWEST = 20
-"""Files that are named because they have taken longest."""
+"""Number of files that are listed because they took longest."""
 
 _OUTCOMES = {
     Action.COPY: "copied",
@@ -26,17 +26,26 @@ _OUTCOMES = {
     Action.SKIP: "skipped",
     Action.FAIL: "failed",
 }
-"""What has become of a file, by what was done with it."""
+"""Outcome of a file, by action."""
 
 _FILE = FILE[0]
 
 POWERS = 65
-"""Powers of two that a size in 64 bits may lie below: 2**0 to 2**64."""
+"""Number of powers of two that a 64-bit size can be compared with: 2**0 to 2**64."""
 
 
 class RankWork(NamedTuple):
-    """What one rank has done in this run: ``items`` that it has settled and bytes that it has ``moved`` or read back,
-    ``tasks`` that ended there, ``busy`` and all ``seconds``, and tasks ``taken`` from and ``given`` to other ranks."""
+    """Work of one rank in this run.
+
+    Fields:
+        rank: number of the rank.
+        items: items that it copied, skipped or failed.
+        moved: bytes that it copied or read back.
+        tasks: tasks that ended on it.
+        busy: seconds in which it ran tasks.
+        seconds: duration of the run in seconds.
+        taken, given: tasks that it received from and sent to other ranks.
+    """
 
     rank: int
     items: int
@@ -49,7 +58,7 @@ class RankWork(NamedTuple):
 
 
 class Slow(NamedTuple):
-    """A file that was copied in so many nanoseconds; ``path`` as it is shown to the user."""
+    """A file whose copy took long; ``path`` is as it is shown to the user, ``size`` is in bytes."""
 
     nanoseconds: int
     size: int
@@ -57,16 +66,18 @@ class Slow(NamedTuple):
 
 
 class SizeColumns(NamedTuple):
-    """How many files, and of how many bytes together, by the power of two that their size lies below."""
+    """Number of files and sum of their sizes, by the smallest power of two above the size."""
 
     files: list[int]
     bytes: list[int]
 
     @classmethod
     def none(cls) -> SizeColumns:
+        """Return columns of zeros."""
         return cls([0] * POWERS, [0] * POWERS)
 
     def add(self, sizes: Iterable[int]) -> None:
+        """Add files of these ``sizes``."""
         files, bytes_ = self
         for size in sizes:
             power = size.bit_length()
@@ -74,13 +85,14 @@ class SizeColumns(NamedTuple):
             bytes_[power] += size
 
     def merge(self, other: Sequence[Sequence[int]]) -> None:
+        """Add the columns of another rank."""
         for mine, others in zip(self, other, strict=True):
             for power, number in enumerate(others):
                 mine[power] += number
 
 
 class RankSums:
-    """Of some ranks: ``sizes`` of files by the word for what has become of them."""
+    """Sums of one rank or of several. ``sizes`` contains the sizes of files, by outcome."""
 
     def __init__(self, _: object = None) -> None:
         self.ranks: list[RankWork] = []
@@ -88,24 +100,27 @@ class RankSums:
         self._slowest: list[Slow] = []  # a heap
 
     def add(self, items: Iterable[Itemized]) -> None:
-        """Items were settled. Of those that have failed nobody knows what they are; what has a size is a file."""
+        """Add items whose outcome is known. The type of a failed item is unknown; it is treated as a file if it has a
+        size.
+        """
         for each in items:
-            what, sizes, kinds = _OUTCOMES.get(Action(each.action)), array("Q", each.sizes), each.kinds
-            if what is None:
+            outcome, sizes, kinds = _OUTCOMES.get(Action(each.action)), array("Q", each.sizes), each.kinds
+            if outcome is None:
                 continue
             of_files = [size for kind, size in zip(kinds, sizes, strict=True) if kind == _FILE or (not kind and size)]
             if of_files:
-                self.sizes.setdefault(what, SizeColumns.none()).add(of_files)
+                self.sizes.setdefault(outcome, SizeColumns.none()).add(of_files)
             self._add_times(each, sizes)
 
     def _add_times(self, items: Itemized, sizes: Sequence[int]) -> None:
-        """0 stands for a file that nobody has measured."""
+        """Add the durations of files. 0 stands for a file whose copy was not measured."""
         for row, took in enumerate(array("Q", items.nanoseconds)):
             is_slow = len(self._slowest) < SLOWEST or took > self._slowest[0].nanoseconds
             if took and is_slow and items.kinds[row] == _FILE:
                 self._add(Slow(took, sizes[row], items.path_of(row)))
 
     def _add(self, slow: Slow) -> None:
+        """Add a file to the slowest ones if it belongs there."""
         if len(self._slowest) < SLOWEST:
             heapq.heappush(self._slowest, slow)
         else:
@@ -113,26 +128,27 @@ class RankSums:
 
     @property
     def slowest(self) -> list[Slow]:
-        """The slowest first."""
+        """The files that took longest, the slowest first."""
         return sorted(self._slowest, reverse=True)
 
     def merge(self, words: bytes) -> None:
-        """Adds what ``words`` tells of other ranks."""
+        """Add the sums of other ranks, as ``words`` packed them."""
         ranks, sizes, slowest = load_primitives(words)
         self.ranks += (RankWork(*each) for each in ranks)
-        for what, columns in sizes.items():
-            self.sizes.setdefault(what, SizeColumns.none()).merge(columns)
+        for outcome, columns in sizes.items():
+            self.sizes.setdefault(outcome, SizeColumns.none()).merge(columns)
         for each in slowest:
             self._add(Slow(*each))
 
     def words(self) -> bytes:
+        """Return the sums in packed form."""
         ranks = [tuple(each) for each in sorted(self.ranks)]
-        sizes = {what: tuple(columns) for what, columns in self.sizes.items()}
+        sizes = {outcome: tuple(columns) for outcome, columns in self.sizes.items()}
         return dump_primitives((ranks, sizes, [tuple(each) for each in self._slowest]))
 
     @classmethod
     def heard(cls, words: bytes) -> RankSums:
-        """Of all ranks, at the end; nothing, if nothing was said."""
+        """Return the sums of all ranks, unpacked from ``words``; empty sums if it is empty."""
         sums = cls()
         if words:
             sums.merge(words)

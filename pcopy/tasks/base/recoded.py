@@ -1,4 +1,6 @@
-"""What files are called that are compressed, or decompressed, on their way; which of them are, their names tell."""
+"""Names of files that are compressed or decompressed while they are copied. The name of a file decides
+whether it is.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,13 @@ from pcopy.tasks.base.job import Job, Options, Root
 from pcopy.tasks.base.values import Place
 
 ENDING = b".zst"
-"""Of the names of files that zstd has compressed."""
+"""Suffix of the names of files that zstd has compressed."""
 
 
 def recoded_name(options: Options, name: bytes) -> bytes | None:
-    """What the regular file ``name`` is called then; None if it is copied as it is."""
+    """Return the name of the copy of the regular file ``name`` if it is compressed or decompressed; None if it is
+    copied unchanged.
+    """
     if options.compress:
         return None if name.endswith(ENDING) else name + ENDING
     if options.decompress and name.endswith(ENDING):
@@ -22,26 +26,31 @@ def recoded_name(options: Options, name: bytes) -> bytes | None:
 
 
 def recoded_in(job: Job, place: Place, name: bytes) -> bytes | None:
-    """The same, in the target of ``place``, where a single file may have a name that the user has given it: that gets
-    the ending, or loses it, if it has to."""
+    """Return the same as ``recoded_name`` for a file of the directory ``place``, with the name that the user gave if
+    the root is a single file.
+
+    The suffix is added to that name, or removed from it, if it has to be.
+    """
     root = job.roots[place.root]
     return recoded_root(job.options, root) if root.item else recoded_name(job.options, name)
 
 
 def with_recoded_names(job: Job) -> tuple[Root, ...]:
-    """The roots by the names that they get."""
+    """Return the roots of the job with the names that their copies get."""
     return tuple(with_final_name(job.options, root) for root in job.roots)
 
 
 def with_final_name(options: Options, root: Root) -> Root:
-    """By the name that it gets."""
+    """Return the root with the name that its copy gets."""
     path = os.path.join(root.source, root.item)
     is_file = bool(root.item) and os.path.isfile(path) and (options.dereference or not os.path.islink(path))
     return root._replace(name=(recoded_root(options, root) if is_file else None) or root.name)
 
 
 def recoded_root(options: Options, root: Root) -> bytes | None:
-    """The same, of a root that is a regular file."""
+    """Return the name of the copy if the root, which is a regular file, is compressed or decompressed; None if it is
+    copied unchanged.
+    """
     new_name = recoded_name(options, root.item)
     if new_name is None:
         return None

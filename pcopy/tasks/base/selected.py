@@ -1,4 +1,4 @@
-"""What a rank asks whether an item is selected (``pcopy.walk.selection``)."""
+"""The filters of a job (``pcopy.walk.selection``), as tasks apply them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from pcopy.walk.selection import Selection
 
 
 class Selected(Selection):
-    """The job's; a rank has one (``Rank.own``)."""
+    """Filters of the job. A rank has one instance (``Rank.own``)."""
 
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank.options.select)
 
     def takes_found(self, place: Place, name: bytes, status: os.stat_result) -> bool:
-        """Is an item of the directory ``place`` selected?"""
+        """Return True if an item of the directory ``place`` passes the filters."""
         if not self.anything:
             return True
         path = place.path + b"/" + name if place.path else name
         return self.takes(path, status.st_mode, status.st_size, status.st_mtime_ns)
 
     def takes_listed(self, path: bytes, kind: bytes, size: int) -> bool:
-        """Is an entry of a manifest selected, which tells no time?"""
+        """Return True if an entry of a manifest passes the filters. A manifest contains no times."""
         if not self.anything or path == ROOT:
             return True
         is_excluded = self.excludes_below(path + b"/" if kind == DIRECTORY else path)

@@ -1,7 +1,7 @@
-"""How work is spread: a large file over ranks, directories over those that own them, and what is read back over other
-hosts than those that have written it.
+"""Distribution of work over ranks: chunks of large files, directories over the ranks that own them, and verification on
+other hosts than the one that wrote.
 
-A chunk is a power of two of blocks, and so a whole subtree of the digest tree.
+A chunk is a power of two of blocks, so it is a complete subtree of the digest tree.
 """
 
 from __future__ import annotations
@@ -13,40 +13,53 @@ from itertools import cycle
 from pcopy.engine.task import ANYBODY
 
 CHUNKS_PER_RANK = 64
-"""The bytes of the job that are known, divided by so many chunks for each rank, are a chunk: ranks end together."""
+"""Number of chunks per rank into which the known bytes of the job are divided. With many chunks all ranks finish at
+about the same time.
+"""
 SMALLEST_CHUNK = 16 << 20
-"""Bytes; below that a chunk's own calls and messages would count."""
+"""Least size of a chunk in bytes. For smaller chunks the cost of calls and messages would be noticeable."""
 SMALLEST_IN_TURN = 256 << 20
-"""Bytes of chunks that follow one another: enough that beginning one takes nothing, and a killed job loses little."""
+"""Least size in bytes of chunks that are copied one after the other: starting one costs little in comparison, and a
+killed job loses little.
+"""
 LARGEST_CHUNK = 1 << 30
-"""Bytes; a chunk that was under way at a stop or a kill is copied again."""
+"""Largest size of a chunk in bytes. A chunk that is unfinished when the job stops or is killed is copied again."""
 MOST_CHUNKS = 1 << 16
-"""Chunks of one file: each is a task, and all are made at once."""
+"""Largest number of chunks of one file. Each is a task, and all are spawned together."""
 
 CHUNKS_OF_HOLES = 16
-"""Chunks for each rank into which a file with little data is cut: a chunk costs its calls and messages, also if it is a
-hole."""
+"""Number of chunks per rank into which a file with little data is divided. A chunk costs calls and messages even if it
+is a hole.
+"""
 
-_KNOWN_APART = 256  # hosts are told apart by a byte; those that share one are taken for the same
+_KNOWN_APART = 256  # a host's number is stored in one byte; hosts with the same number are treated as one
 
 
 class Hosts:
-    """``names`` are each rank's host; empty if all ranks are on this one."""
+    """The hosts of all ranks.
+
+    Args:
+        names: name of each rank's host; empty if all ranks run on this host.
+        rank: number of this rank.
+        ranks: number of ranks.
+    """
 
     def __init__(self, names: Sequence[str], rank: int, ranks: int = 1) -> None:
         self.names = names
         order = {name: number for number, name in enumerate(dict.fromkeys(names))}
         self._numbers = [order[name] % _KNOWN_APART for name in names]
         self.here = self._numbers[rank] if names else 0
-        """This rank's host, as a byte."""
+        """Number of this rank's host, from 0 to 255."""
         self._turns = cycle(range(rank, rank + len(names)))
         self.number = max(1, len(order))
-        """How many hosts there are."""
+        """Number of hosts."""
         self.by_turns = _by_turns(names) or [*range(ranks)]
-        """All ranks: the first one of each host, then the second ones, and so on."""
+        """All ranks, in the order: the first rank of each host, then the second of each, and so on."""
 
     def elsewhere(self, host: int) -> int:
-        """A rank that is not on ``host``, each in its turn; ``ANYBODY`` if there is none."""
+        """Return a rank that is not on ``host``, another one at each call; ``ANYBODY`` if all ranks
+        are on that host.
+        """
         for _ in self._numbers:
             rank = next(self._turns) % len(self._numbers)
             if self._numbers[rank] != host:
@@ -55,6 +68,7 @@ class Hosts:
 
 
 def _by_turns(names: Sequence[str]) -> list[int]:
+    """Return the numbers of all ranks in the order of ``Hosts.by_turns``."""
     seen: dict[str, int] = {}
     turn = []
     for name in names:
@@ -64,33 +78,40 @@ def _by_turns(names: Sequence[str]) -> list[int]:
 
 
 def depth_of(path: bytes) -> int:
-    """How many names the path of a directory has; the root's (``b""``) has none."""
+    """Return the number of names in the path of a directory; 0 for the root (``b""``)."""
     return path.count(b"/") + 1 if path else 0
 
 
 def owner_of(path: bytes, size: int) -> int:
-    """The rank that digests the directory ``path``, whichever side it is on."""
+    """Return the rank that digests the directory ``path``. It is the same for both sides."""
     return zlib.crc32(path) % size
 
 
 def chunk_size(asked: int, block: int, size: int, known: int, ranks: int, unit: int = 0) -> int:
-    """Bytes of one chunk of a file of ``size``: block·2^k, which makes ``MOST_CHUNKS`` of them or less.
+    """Return the size in bytes of the chunks of a file of ``size`` bytes: a power of two of blocks, so that there are
+    at most ``MOST_CHUNKS`` chunks.
 
-    It is ``asked`` or more if that is not 0, else chosen for the ``known`` bytes of the job; and ``unit`` or more: a
-    stripe of a power of two of blocks lies in one chunk then.
+    Args:
+        asked: least size that the user wants; 0 to derive it from ``known``.
+        block: size of a block.
+        known: bytes of the whole job, as far as they are known.
+        ranks: number of ranks.
+        unit: least size. If a stripe is a power of two of blocks, no stripe extends over two chunks then.
     """
-    wanted = asked or min(max(known // (ranks * CHUNKS_PER_RANK), SMALLEST_CHUNK), LARGEST_CHUNK)
-    wanted = max(wanted, unit, -(-size // MOST_CHUNKS))
+    least = asked or min(max(known // (ranks * CHUNKS_PER_RANK), SMALLEST_CHUNK), LARGEST_CHUNK)
+    least = max(least, unit, -(-size // MOST_CHUNKS))
     chunk = block
-    while chunk < wanted:
+    while chunk < least:
         chunk *= 2
     return chunk
 
 
 def chunk_with_holes(chunk: int, size: int, data: int, ranks: int) -> int:
-    """Return the bytes of one chunk, at least ``chunk``, of a file of ``size`` bytes that holds ``data`` bytes.
+    """Return the size in bytes of the chunks, at least ``chunk``, of a file of ``size`` bytes that holds ``data`` bytes
+    outside of holes.
 
-    There are no more chunks than its data make, or ``CHUNKS_OF_HOLES`` for each rank: the rest is holes.
+    There are at most as many chunks as its data alone would have, or ``CHUNKS_OF_HOLES`` for each rank, whichever is
+    more.
     """
     most = max(-(-data // chunk), CHUNKS_OF_HOLES * ranks)
     while size > most * chunk:

@@ -1,4 +1,4 @@
-"""Brings the contents of files to stable storage before the files get their final names (``pcopy.fsio.new_file``)."""
+"""Bringing the contents of files to stable storage before the files get their final names (``pcopy.fsio.new_file``)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from pcopy.fsio.syncer import MOST_FILES
 from pcopy.tasks.base.rank import Rank
 
 NAP = 0.005
-"""Seconds that a slice waits for the storage."""
+"""Seconds that one slice waits for the storage."""
 
 
 def data_stored(rank: Rank, descriptor: int) -> Generator[None, None, None]:
-    """Yield until the contents of an open file are on stable storage; raise ``Problem``.
+    """Yield until the contents of an open file are on stable storage. Raise ``Problem`` on failure.
 
-    The process that syncs for the rank makes the call, which hangs if the storage does: the rank must answer messages
-    and signals meanwhile, and must be able to end.
+    The call is made by the helper process that syncs for the rank, because it blocks if the storage does. The rank must
+    answer messages and signals meanwhile, and must be able to end.
     """
     (problem,) = yield from _stored(rank, [descriptor])
     if problem is not None:
@@ -32,7 +32,7 @@ def data_stored(rank: Rank, descriptor: int) -> Generator[None, None, None]:
 
 
 def _stored(rank: Rank, descriptors: list[int]) -> Generator[None, None, list[Problem | None]]:
-    """Yield until the contents of open files are on stable storage; return what each of them has met."""
+    """Yield until the contents of open files are on stable storage; return the problem of each file, or None."""
     rank.storer.start()
     order, numbers = rank.storer.store(descriptors), None
     if order is not None:
@@ -50,9 +50,9 @@ def _stored(rank: Rank, descriptors: list[int]) -> Generator[None, None, list[Pr
 
 
 def _stored_here(descriptors: list[int]) -> Generator[None, None, list[Problem | None]]:
-    """As ``_stored``, by a thread of this process: the system refuses another process."""
+    """Do the same as ``_stored`` in a thread of this process, if the system permits no helper process."""
     problems: list[Problem | None] = []
-    with failing("dup"):  # the caller may close its descriptors before the thread is done: a job that stops
+    with failing("dup"):  # when the job stops, the caller may close its descriptors before the thread is done
         own = [os.dup(descriptor) for descriptor in descriptors]
 
     def store() -> None:
@@ -74,7 +74,9 @@ def _problem_of(call: Callable[[], None]) -> Problem | None:
 
 
 class StoredTogether:
-    """Small files of one task that wait for stable storage together, each in the generator that has written it."""
+    """Small files of one task that are brought to stable storage together. The generator that wrote each of them waits
+    meanwhile.
+    """
 
     def __init__(self) -> None:
         self._files: list[NewFile] = []
@@ -82,33 +84,35 @@ class StoredTogether:
 
     @property
     def is_full(self) -> bool:
+        """True if no more files should be added."""
         return len(self._files) >= MOST_FILES
 
     def __len__(self) -> int:
         return len(self._files)
 
     def add(self, new: NewFile) -> None:
-        """Add a file that is written, and open."""
+        """Add an open file whose contents are written."""
         self._files.append(new)
 
     def store(self, rank: Rank) -> Generator[None, None, None]:
-        """Yield until the contents of all files are on stable storage; the generator of each may go on then."""
+        """Yield until the contents of all files are on stable storage; the generator of each file may continue then."""
         files, self._files = self._files, []
         if files:
             problems = yield from _stored(rank, [new.descriptor for new in files])
             self._problems = dict(zip(files, problems, strict=True))
 
     def check(self, new: NewFile) -> None:
-        """Raise the ``Problem`` that a file has met, if any."""
+        """Raise the ``Problem`` of a file, if there was one."""
         problem = self._problems.pop(new)
         if problem is not None:
             raise problem
 
 
 def stored(rank: Rank, new: NewFile, together: StoredTogether | None = None) -> Generator[None, None, None]:
-    """Yield until the file ``new``, whose contents are written, may get its final name; raise ``Problem``.
+    """Yield until the file ``new``, whose contents are written, may get its final name. Raise ``Problem`` on failure.
 
-    A small file is added to ``together``, whose owner goes on with this generator when it has stored the files.
+    A small file is added to ``together``; the owner of ``together`` resumes this generator after it has stored the
+    files.
     """
     if not (rank.options.sync and new.awaits_storage):
         return

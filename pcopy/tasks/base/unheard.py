@@ -1,7 +1,7 @@
-"""What ranks have told rank 0 and it has not heard yet: so much, and no more, is on its way.
+"""Flow control for reports to rank 0: the amount that was sent and not acknowledged yet is limited.
 
-A rank begins no further work while more than its share has not been heard: so rank 0 holds no more than that, however
-slow whoever reads is.
+A rank begins no further work while its share of the limit is used up. So rank 0 holds a bounded amount of data, however
+slow the reader of its output is.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from pcopy.tasks.base.result import Result
 
 
 class Unheard:
-    """The ``amount`` that this rank has told, and of which it does not know yet that rank 0 has heard it. A subclass
-    says in what it is measured; a job has one of them."""
+    """The ``amount`` that this rank has sent to rank 0 and that rank 0 has not acknowledged yet.
+
+    A subclass defines the unit. A job uses one subclass.
+    """
 
     most: ClassVar[int]
-    """Of all ranks together."""
+    """Limit for all ranks together."""
     least: ClassVar[int]
-    """The share of a rank, where there are very many."""
+    """Least share of one rank, even if there are very many ranks."""
 
     def __init__(self, rank: Rank) -> None:
         self.amount = 0
@@ -31,14 +33,16 @@ class Unheard:
 
     @classmethod
     def share(cls, ranks: int) -> int:
+        """Return the share of one of ``ranks`` ranks."""
         return max(cls.least, cls.most // ranks)
 
     @property
     def is_full(self) -> bool:
+        """True if this rank has used up its share."""
         return self.amount > self._share
 
     def heard(self) -> Stepwise[bool]:
-        """Waits until rank 0 has heard most of it; False if the job stops meanwhile."""
+        """Yield until this rank may send again. Return False if the job stops meanwhile, else True."""
         while self.is_full:
             hearing = Hearing(self)
             yield hearing
@@ -48,7 +52,7 @@ class Unheard:
 
 
 class Hearing:
-    """Fills ``pcopy.engine.ticket.Ticket``: it is done when some of it has been heard."""
+    """A ticket (``pcopy.engine.ticket.Ticket``) that is done when rank 0 has acknowledged enough."""
 
     def __init__(self, unheard: Unheard) -> None:
         self._unheard = unheard
@@ -63,7 +67,7 @@ class Hearing:
 
 
 class _Heard(Counter[int]):
-    """On rank 0: what was heard and not acknowledged yet, by rank."""
+    """Amounts that rank 0 has received and not acknowledged yet, by rank."""
 
     def __init__(self, rank: Rank) -> None:
         super().__init__()
@@ -72,8 +76,14 @@ class _Heard(Counter[int]):
 def acknowledge(
     rank: Rank, result: Result, teller: int, amount: int, unheard: type[Unheard], note: Callable[[int], Kind]
 ) -> None:
-    """On rank 0: it has heard so much more of the rank ``teller``, which gets a ``note`` of it when it is much."""
-    some = rank.own(_Heard)
-    some[teller] += amount
-    if some[teller] >= unheard.share(rank.size) // 4:
-        result.spawn(note(some.pop(teller)), owner=teller)
+    """Count an ``amount`` received from the rank ``teller``, on rank 0. Send an acknowledgement once enough has been
+    received.
+
+    Args:
+        unheard: the subclass that defines the limit.
+        note: function that returns the acknowledgement for an amount.
+    """
+    received = rank.own(_Heard)
+    received[teller] += amount
+    if received[teller] >= unheard.share(rank.size) // 4:
+        result.spawn(note(received.pop(teller)), owner=teller)

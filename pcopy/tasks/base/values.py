@@ -1,4 +1,7 @@
-"""What tasks are made of: small values, made of primitives, without behaviour, and how columns of them are packed."""
+"""Small immutable values that tasks are made of, and functions that pack columns of them into bytes.
+
+All values consist of primitives, so that they can be sent to other ranks and stored.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,26 @@ from pcopy.fsio.source import Version
 from pcopy.named import NamedTuple
 
 NOWHERE = Identity(-1, -1)
-"""The target of a directory that is only read; the source of one that nobody has looked at yet."""
+"""Identity that stands for a missing directory: the target of a directory that is only read, or the source of a
+directory that was not opened yet.
+"""
 
 
 UNMADE = Identity(-2, -2)
-"""The target of a directory that a dry run does not make; so nothing is in it."""
+"""Identity of a target directory that a dry run would create. Such a directory is treated as empty."""
 
 
 class Place(NamedTuple):
-    """A directory of a root, on both sides: its path below the root, and the identities that it must have.
+    """A directory of a root on both sides: its path below the root, and the identities that it must have.
 
-    ``fresh``: this job made the target directory. ``inherits``: what is made in it inherits an ACL. ``since``: the run
-    before which nothing was made of what is copied into it, and its start (``Job.resumed``); 0 if that is the first.
+    Fields:
+        root: number of the root.
+        path: path below the root, empty for the root itself.
+        source_id, target_id: expected identities of the source directory and of the target directory.
+        fresh: True if this job created the target directory.
+        inherits: True if items that are created in the target directory inherit an ACL.
+        since: the first run that may have created items in the target directory, and the time at which that run started
+            (``Job.resumed``); (0, 0) for the first run of the job.
     """
 
     root: int
@@ -34,24 +45,31 @@ class Place(NamedTuple):
 
     @property
     def directory(self) -> tuple[int, bytes]:
-        """Which one it is, whatever is known of it."""
+        """The root's number and the path, which identify the directory regardless of the other fields."""
         return self.root, self.path
 
 
 def label_of(place: Place) -> bytes:
-    """The counts of a directory, and of the items in it, have this label."""
+    """Return the label under which the counts of a directory and of the items in it are recorded."""
     return b"%d/%b" % (place.root, place.path)
 
 
 FailedName = tuple[Place, bytes, Plain]
-"""A name of an inode that could not be copied, and why."""
+"""A name of an inode that could not be copied: its directory, the name, and the error."""
 
 
 class Item(NamedTuple):
-    """An item of the source as it was found, by its ``names``: directory and name each, sorted; one is copied first.
+    """An item of the source as a scan found it, with all of its names.
 
-    ``size`` is in bytes, 0 for what is no regular file; ``attempt`` counts from 0. Names that have ``failed`` are told
-    of when it is known what becomes of the others, since a resumed job makes them links to it.
+    Fields:
+        mount: code of the mount on which it lies.
+        inode: inode number.
+        size: size in bytes; 0 for anything but a regular file.
+        names: directory and name of each hard link, sorted. One of them is copied first, the others are linked to the
+            copy.
+        attempt: number of earlier attempts, from 0.
+        failed: names that failed already. They are reported only when the outcome of the other names is known, because
+            a resumed job links them to those.
     """
 
     mount: int
@@ -63,25 +81,35 @@ class Item(NamedTuple):
 
     @property
     def place(self) -> Place:
+        """Directory of the first name."""
         return self.names[0][0]
 
     @property
     def name(self) -> bytes:
+        """The first name."""
         return self.names[0][1]
 
     @property
     def links(self) -> tuple[tuple[Place, bytes], ...]:
+        """All names but the first."""
         return self.names[1:]
 
 
 COPIED_BEFORE = 2
-"""The attempt at what was copied and is not as it should be: what was excused was counted then."""
+"""Number of the attempt at an item that was copied before and differed from its source when it was verified.
+
+Metadata that could not be set was counted in the earlier attempt and is not counted again.
+"""
 
 
 class Known(NamedTuple):
-    """What is known of an item's contents: its type byte, size in bytes and digest, and the source's version then.
+    """Type, size, digest and version of an item's contents.
 
-    The digest is empty where none is wanted, or as long as none is known.
+    Fields:
+        kind: type byte (``pcopy.signature.items``).
+        size: size in bytes.
+        digest: digest of the contents; empty if no digest is wanted or none is known yet.
+        version: version of the source when it was read.
     """
 
     kind: bytes
@@ -91,11 +119,19 @@ class Known(NamedTuple):
 
 
 class OpenFile(NamedTuple):
-    """A split file under way: its version when it was opened, and the temporary file that is being filled.
+    """A large file that is being copied in chunks into one temporary file.
 
-    ``over``: mode, owner and group of the existing file that is written over instead. Then there is no temporary file:
-    ``temporary`` is a name for messages between ranks only, and ``made`` is the existing file. ``shown``: the mode and
-    owner that the server shows for the file while it is filled, if they are not the ones that it was given.
+    Fields:
+        item: the file in the source.
+        version: version of the source when it was opened.
+        temporary: name of the temporary file. With ``over`` there is no such file, and the name only identifies the
+            copy in messages between ranks.
+        made: identity of the file that is written to.
+        over: mode, owner and group that an existing file had before it was opened to be overwritten (``--inplace``);
+            empty for a new file.
+        cloned: True if the contents were cloned by a reflink, so that no chunk has to be written.
+        shown: mode and owner that the file server reports for the file while it is written, if they differ from those
+            that were set; else empty.
     """
 
     item: Item
@@ -108,9 +144,13 @@ class OpenFile(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """The copy of an item: which inode was ``made``, and what it holds.
+    """The copy of an item: the identity of its inode, and its contents.
 
-    ``chunk`` and ``writers``: in how large parts (bytes; 0: as a whole) which hosts (a byte each) have written it.
+    Fields:
+        made: identity of the inode that was created.
+        known: type, size, digest and version of the contents.
+        chunk: size in bytes of the parts in which it was written; 0 if it was written as a whole.
+        writers: number of the host that wrote each part, one byte each.
     """
 
     made: Identity
@@ -120,11 +160,16 @@ class Copy(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """A large file to read. ``known.digest`` is empty on the source's side, and what is expected on the target's.
+    """A large file that is read to compute or to verify its digest.
 
-    ``chunk`` is the size of its parts in bytes (0: to be chosen), of which the hosts ``writers`` (a byte each; one for
-    all, or one a part) wrote the copy. ``counter`` is where it has been counted, -1 if it is to be. A copy with further
-    names stands for the ``group`` of all of them.
+    Fields:
+        known: type, size, version and digest. On the source's side the digest is empty; on the target's side it is the
+            expected digest.
+        on_source: True if the file of the source is read, False if the copy is.
+        counter: counter in which the file was counted already; -1 if it is still to be counted.
+        chunk: size in bytes of the parts in which it is read; 0 if the task chooses the size.
+        writers: number of the host that wrote each part of the copy, one byte each; a single byte stands for all parts.
+        group: the item with all of its names, if the copy has several; else None.
     """
 
     place: Place
@@ -139,15 +184,21 @@ class Contents(NamedTuple):
 
     @property
     def names(self) -> tuple[tuple[Place, bytes], ...]:
+        """Directory and name of each hard link of the file."""
         return ((self.place, self.name),) if self.group is None else self.group.names
 
 
 class Entries(NamedTuple):
-    """Entries of the directory ``path`` of a dataset; the name ``b""``: the directory itself exists.
+    """Entries of one directory of a dataset, in packed columns, for a signature.
 
-    ``side`` tells datasets apart that are compared: 0, and 1 for the second. ``kinds`` holds a type byte each,
-    ``sizes`` 8 bytes each, ``digests`` one digest each. Of several entries of one name that of the last ``round`` is
-    meant.
+    Fields:
+        side: number of the dataset: 0, or 1 for the second of two datasets that are compared.
+        path: path of the directory.
+        names: names joined by slashes. The empty name stands for the directory itself.
+        kinds: one type byte for each name.
+        sizes: 8 bytes for each name.
+        digests: one digest for each name.
+        round: number of the attempt. Of several entries with one name the one with the highest ``round`` is valid.
     """
 
     side: int
@@ -160,7 +211,9 @@ class Entries(NamedTuple):
 
 
 class Unnamed(NamedTuple):
-    """What is whole and has a temporary name; ``inode`` and ``mark`` (``pcopy.fsio.identity``) tell which it is."""
+    """A complete copy that still has its temporary name. ``inode`` and ``mark``
+    (``pcopy.fsio.identity``) identify it.
+    """
 
     temporary: bytes
     inode: int
@@ -168,10 +221,14 @@ class Unnamed(NamedTuple):
 
 
 class Retry(NamedTuple):
-    """What a resumed job does about a failure: it counts ``counted`` (counters and numbers) back, and runs a task.
+    """The action of a resumed job for one recorded failure: it subtracts counts and runs a task.
 
-    The ``task`` is packed, and empty where there is none; ``phase`` is the first in which it may run. ``untouched``:
-    for certain this job has made nothing yet of what the task copies. The item was counted in the directory ``place``.
+    Fields:
+        task: the packed task; empty if there is none.
+        phase: the first phase in which the task may run.
+        counted: pairs of counter and number that are subtracted from the counts.
+        untouched: True if this job certainly created nothing of the items that the task copies.
+        place: the directory under which the item was counted.
     """
 
     task: bytes = b""
@@ -182,17 +239,20 @@ class Retry(NamedTuple):
 
 
 def bucket_of(inode: int) -> int:
-    """Inodes with several names are told apart by bucket; the number of ranks may change in a resumed job, this not.
+    """Return the number of the bucket, from 0 to 63, to which an inode with several names belongs.
 
-    What was made together has numbers beside each other, and so few notes tell of a directory.
+    All names of an inode are sent to the rank that owns its bucket. The number of buckets does not depend on the number
+    of ranks, which may change when a job is resumed. Files that were created together usually have adjacent inode
+    numbers and share a bucket, so that few notes are needed for one directory.
     """
     return (inode >> 8) % 64
 
 
 def pack_numbers(numbers: list[int]) -> bytes:
-    """Unsigned 64-bit integers as one string, in this machine's byte order."""
+    """Return unsigned 64-bit integers as one byte string, in this machine's byte order."""
     return array("Q", numbers).tobytes()
 
 
 def unpack_numbers(numbers: bytes) -> array[int]:
+    """Return the integers that ``pack_numbers`` packed."""
     return array("Q", numbers)

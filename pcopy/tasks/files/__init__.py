@@ -1,1 +1,1 @@
-"""Files, symbolic links and nodes: copied, and given their names."""
+"""Tasks that copy files, symbolic links and nodes, and give the copies their names."""

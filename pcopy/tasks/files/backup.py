@@ -1,14 +1,19 @@
-"""What is replaced or deleted is kept below another directory of the same file system (``--backup``).
+"""Backups of replaced and deleted items below another directory of the same file system (``--backup``).
 
-It gets a further name there, at the same path below DST, and loses its own when it is replaced or removed: at no moment
-has it none. Where a file system refuses the hard link it is moved there before; where it refuses that, it is copied.
+The item gets a hard link in the backup directory, at the same path as below DST. It loses its own name only when it is
+replaced or removed, so it has a name at all times. If the file system refuses the hard link, the item is moved to the
+backup directory before it is replaced; if that is refused too, it is copied.
+
 Rules:
-- Nothing in that directory is ever replaced: if a name is taken, ``.~1~`` and so on follow it. A killed run may have
-  given the name to this very item: then that is it.
-- Nobody else may put anything there: the directory itself is ours, and only we may write to it.
-- Directories below it are entered without following links, and only if they are ours and nobody else may enter them:
-  what DST keeps from others may come into them. Any other is a name that is taken. One that is deleted has its metadata
-  there, but for the times: what has gone from it has changed these. From then on nothing more is put into it.
+- Nothing in the backup directory is ever replaced. If a name is taken, ``.~1~``, ``.~2~`` and so on are appended. If
+  the name already leads to the same item, a killed run has created that link, and nothing is done.
+- No other user may create anything there: the directory must belong to the user of pcopy and be writable by that user
+  only.
+- Directories below it are entered without following symbolic links, and only if they belong to the user of pcopy and no
+  other user may enter them, because items may come there that DST hides from other users. Any other directory counts as
+  a name that is taken.
+- The backup of a deleted directory gets the metadata of that directory, but for its times, which the removal of its
+  contents has changed. From then on nothing is added to the backup.
 """
 
 from __future__ import annotations
@@ -32,33 +37,43 @@ from pcopy.tasks.base.values import Place
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _ON_THE_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPENED = 16
-"""Directories that are kept open: what is replaced in one comes together, as a rule."""
+"""Number of directories that are kept open. Items that are replaced one after the other usually have the same
+directory.
+"""
 _MOST = 1 << 20
-"""The greatest number that is tried for one name: then it fails."""
+"""Largest number that is tried as a suffix of a name; then the backup fails."""
 _LONGEST = 255
-"""Bytes of a name (NAME_MAX, limits.h): with a number, too."""
+"""Largest length of a name in bytes, including the number (NAME_MAX, limits.h)."""
 _TRIES = 8
-"""How often a name that was free is taken by another rank, or by a file system's second thoughts, before it fails."""
+"""Number of attempts to use a name that was free and is taken by another rank at that moment, or that a repeated
+request of a network file system has taken.
+"""
 _WRITERS = stat.S_IWGRP | stat.S_IWOTH
+"""Mode bits that permit other users to write."""
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
+"""All mode bits of the group and of other users."""
 
 
 class Backup:
-    """A rank's way into the directory that the user has named."""
+    """Access of one rank to the backup directory."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self._opened: OrderedDict[bytes, int] = OrderedDict()
         self._has_modes = True
-        """False: what we have made for us alone lets others in all the same, as FAT does."""
+        """False if a directory that was created with mode 0700 shows permissions for other users nevertheless, as on
+        FAT.
+        """
 
     def keep(self, place: Place, directory: int, name: bytes, status: os.stat_result) -> bool:
-        """Keeps the item ``name`` of the open target ``directory`` of ``place``. Has it been moved, so that its name is
-        free? Raises ``Problem``."""
+        """Back up the item ``name`` of the open target ``directory`` of ``place``. Raise ``Problem`` if that fails.
+
+        Return True if the item was moved, so that its name is free now; False if it got a further name or was copied.
+        """
         to, kept = self._directory(self._rank.below_target(place.root, place.path)), name
 
-        def is_it(there: os.stat_result) -> bool:
-            return (there.st_dev, there.st_ino) == (status.st_dev, status.st_ino)
+        def is_same(other: os.stat_result) -> bool:
+            return (other.st_dev, other.st_ino) == (status.st_dev, status.st_ino)
 
         for _ in range(_TRIES):
             try:
@@ -72,16 +87,18 @@ class Backup:
                 is_moved = self._move(directory, name, to, kept, status)
                 if is_moved is not None:
                     return is_moved
-            there = _look(to, kept)
-            if there is not None and is_it(there):
+            existing = _look(to, kept)
+            if existing is not None and is_same(existing):
                 return False
-            kept = _with_number(name, _free_number(to, name, is_it))
+            kept = _with_number(name, _free_number(to, name, is_same))
         raise Problem("link", errno.EEXIST)
 
     def _move(self, directory: int, name: bytes, to: int, kept: bytes, status: os.stat_result) -> bool | None:
-        """Move the item, or copy it where that is refused, too (EXDEV: another project, subvolume or mount).
+        """Move the item, or copy it if that is refused with EXDEV because source and target are in different projects,
+        subvolumes or mounts.
 
-        Return True if it was moved, False if it was copied, None if the name ``kept`` is taken. Raises ``Problem``.
+        Return True if it was moved, False if it was copied, None if the name ``kept`` is taken. Raise ``Problem`` on
+        failure.
         """
         try:
             libc.renameat2(directory, name, kept, libc.RENAME_NOREPLACE, to)
@@ -102,56 +119,66 @@ class Backup:
         return False
 
     def keep_directory(self, place: Place, directory: int) -> None:
-        """A directory that is deleted, and is empty by now: the one with what was in it gets its metadata. Raises
-        ``Problem``."""
+        """Set the metadata of the backup of a directory that is deleted and is empty now. Raise
+        ``Problem`` on failure.
+        """
         options, status = self._rank.options, status_of(directory)
-        preserve = options.preserve._replace(chown=(-1, -1))  # which is for copies
+        preserve = options.preserve._replace(chown=(-1, -1))  # --chown applies to copies, not to backups
         path = self._rank.below_target(place.root, place.path)
         if self._has_kept(path, status):
             return
         self._directory(path)
         with held_open(self._opened.pop(path)) as kept:
             attributes = read_attributes(directory, status, preserve)
-            attributes = attributes._replace(mode=attributes.mode | stat.S_IRWXU)  # more may come into it
+            # Its owner keeps all permissions, because more items may be put into it.
+            attributes = attributes._replace(mode=attributes.mode | stat.S_IRWXU)
             apply_attributes(kept, attributes, preserve, options.umask)
 
     def _has_kept(self, path: bytes, status: os.stat_result) -> bool:
-        """Has a run done so that was killed before it removed the directory ``path``? Nothing has come into it since
-        then; raises ``Problem``."""
-        above, _, name = path.rpartition(b"/")
-        around = self._directory(above)
-        number = _free_number(around, name, self._is_private)
-        if not number or _look(around, _with_number(name, number)) is not None:
+        """Return True if a run that was killed before it removed the directory ``path`` has already set the metadata of
+        its backup. Raise ``Problem`` on failure.
+
+        The modification times of both are equal then, because nothing was added to the backup since.
+        """
+        parent_path, _, name = path.rpartition(b"/")
+        parent = self._directory(parent_path)
+        number = _free_number(parent, name, self._is_private)
+        if not number or _look(parent, _with_number(name, number)) is not None:
             return False
-        last = _look(around, _with_number(name, number - 1))
+        last = _look(parent, _with_number(name, number - 1))
         return last is not None and stat.S_ISDIR(last.st_mode) and last.st_mtime_ns == status.st_mtime_ns
 
     def _directory(self, path: bytes) -> int:
-        """The directory for ``path``, open, and made if it is not there; raises ``Problem``."""
-        known = path
-        while known and known not in self._opened:
-            known = known.rpartition(b"/")[0]
-        descriptor = self._opened[known] if known in self._opened else self._top()
-        self._keep_open(known, descriptor)
-        for name in filter(None, path[len(known) :].split(b"/")):
-            known = known + b"/" + name if known else name
+        """Return a descriptor of the backup directory for ``path``. It is created if it does not exist. Raise
+        ``Problem`` on failure.
+        """
+        opened_path = path
+        while opened_path and opened_path not in self._opened:
+            opened_path = opened_path.rpartition(b"/")[0]
+        descriptor = self._opened[opened_path] if opened_path in self._opened else self._top()
+        self._keep_open(opened_path, descriptor)
+        for name in filter(None, path[len(opened_path) :].split(b"/")):
+            opened_path = opened_path + b"/" + name if opened_path else name
             descriptor = self._inner(descriptor, name)
-            self._keep_open(known, descriptor)
+            self._keep_open(opened_path, descriptor)
         return descriptor
 
     def _keep_open(self, path: bytes, descriptor: int) -> None:
+        """Keep a directory open, and close the one that was not used for the longest time if there are too many."""
         self._opened[path] = descriptor
         self._opened.move_to_end(path)
         while len(self._opened) > _OPENED:
             let_go(self._opened.popitem(last=False)[1])
 
-    def _inner(self, around: int, name: bytes) -> int:
-        """The directory of that name, or with a number if the name is taken; raises ``Problem``."""
+    def _inner(self, parent: int, name: bytes) -> int:
+        """Return a descriptor of the directory ``name`` in the open directory ``parent``, with a number appended if the
+        name is taken. Raise ``Problem`` on failure.
+        """
         for _ in range(_TRIES):
-            numbered = _with_number(name, _free_number(around, name, self._is_private))
-            is_new = _make(around, numbered)
+            numbered = _with_number(name, _free_number(parent, name, self._is_private))
+            is_new = _make(parent, numbered)
             with failing("open"):
-                descriptor = open_patiently(numbered, _FLAGS, dir_fd=around)
+                descriptor = open_patiently(numbered, _FLAGS, dir_fd=parent)
             status = os.fstat(descriptor)
             if is_new and status.st_mode & _OTHERS:
                 self._has_modes = False
@@ -160,36 +187,43 @@ class Backup:
             let_go(descriptor)
         raise Problem("mkdir", errno.EEXIST)
 
-    def _is_private(self, there: os.stat_result) -> bool:
-        """Is it a directory of ours into which nobody else comes?"""
-        is_open = there.st_mode & _OTHERS and self._has_modes
-        return stat.S_ISDIR(there.st_mode) and there.st_uid == os.geteuid() and not is_open
+    def _is_private(self, status: os.stat_result) -> bool:
+        """Return True if the status is that of a directory that belongs to this user and that no other
+        user may enter.
+        """
+        is_open = status.st_mode & _OTHERS and self._has_modes
+        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not is_open
 
     def _top(self) -> int:
-        """From the root on, without following links: the path had none when the job began. Raises ``Problem``."""
+        """Return a descriptor of the backup directory itself. Raise ``Problem`` on failure.
+
+        It is opened from the root of the file system without following symbolic links; its path contained none when the
+        job began.
+        """
         with failing("open"):
-            around = open_patiently(b"/", _ON_THE_WAY)
-        *above, last = filter(None, self._rank.options.backup.split(b"/"))
+            parent = open_patiently(b"/", _ON_THE_WAY)
+        *parents, last = filter(None, self._rank.options.backup.split(b"/"))
         try:
-            for name in above:
-                inner = _made(around, name, _ON_THE_WAY)
-                let_go(around)
-                around = inner
-            top = _made(around, last)
+            for name in parents:
+                inner = _made(parent, name, _ON_THE_WAY)
+                let_go(parent)
+                parent = inner
+            top = _made(parent, last)
         finally:
-            let_go(around)
+            let_go(parent)
         if strangers := strangers_of(status_of(top)):
             let_go(top)
             raise Problem("open", 0, text=f"the directory of --backup {strangers}")
         return top
 
     def close(self) -> None:
+        """Close all directories."""
         while self._opened:
             let_go(self._opened.popitem()[1])
 
 
 def strangers_of(status: os.stat_result) -> str:
-    """Who else could change what is in the directory of that ``status``, in words; empty if nobody."""
+    """Return, in words, why other users could change the directory with this ``status``; empty if they cannot."""
     if status.st_uid != os.geteuid():
         return f"belongs to user {status.st_uid}, not to the one who runs pcopy"
     if status.st_mode & _WRITERS:
@@ -198,7 +232,9 @@ def strangers_of(status: os.stat_result) -> str:
 
 
 def _with_number(name: bytes, number: int) -> bytes:
-    """A name that is too long then is cut, behind a whole character if it is in UTF-8."""
+    """Return the name with a number appended. A name that would be too long is shortened before; a name in UTF-8 is cut
+    between two characters.
+    """
     if not number:
         return name
     end = b".~%d~" % number
@@ -211,16 +247,18 @@ def _with_number(name: bytes, number: int) -> bytes:
     return stem + end
 
 
-def _free_number(around: int, name: bytes, fits: Callable[[os.stat_result], bool]) -> int:
-    """A number with which the ``name`` is free in the open directory, or taken by what ``fits``; raises ``Problem``.
+def _free_number(parent: int, name: bytes, fits: Callable[[os.stat_result], bool]) -> int:
+    """Return a number with which ``name`` is free in the open directory, or is taken by an item for which ``fits``
+    returns True. Raise ``Problem`` on failure.
 
-    It is found with few questions, even if there are many. If some are missing in between it may be one of those. Who
-    asks again when it has been taken by what ``fits`` gets the same answer.
+    The number is found by a binary search, with few system calls. If numbers are missing in the sequence, it may be one
+    of these. A repeated call returns the same number, if the name was taken meanwhile by an item for which ``fits``
+    returns True.
     """
 
     def is_free(number: int) -> bool:
-        there = _look(around, _with_number(name, number))
-        return there is None or fits(there)
+        existing = _look(parent, _with_number(name, number))
+        return existing is None or fits(existing)
 
     if is_free(0):
         return 0
@@ -238,30 +276,30 @@ def _free_number(around: int, name: bytes, fits: Callable[[os.stat_result], bool
     return free
 
 
-def _look(around: int, name: bytes) -> os.stat_result | None:
-    """What has the name; None if it is free. Raises ``Problem``."""
+def _look(parent: int, name: bytes) -> os.stat_result | None:
+    """Return the status of the name; None if it is free. Raise ``Problem`` on failure."""
     with failing("stat"), suppress(FileNotFoundError):
-        return os.stat(name, dir_fd=around, follow_symlinks=False)
+        return os.stat(name, dir_fd=parent, follow_symlinks=False)
     return None
 
 
-def _make(around: int, name: bytes) -> bool:
-    """Makes a directory for us alone in an open one; False if the name is taken. Raises ``Problem``."""
+def _make(parent: int, name: bytes) -> bool:
+    """Create a directory with mode 0700. Return False if the name is taken. Raise ``Problem`` on failure."""
     with failing("mkdir"):
         try:
-            os.mkdir(name, 0o700, dir_fd=around)
+            os.mkdir(name, 0o700, dir_fd=parent)
         except FileExistsError:
             return False
     return True
 
 
-def _made(around: int, name: bytes, flags: int = _FLAGS) -> int:
-    """A directory of an open one, open; it is made if it is not there. Raises ``Problem``."""
+def _made(parent: int, name: bytes, flags: int = _FLAGS) -> int:
+    """Return a descriptor of a directory, which is created if it does not exist. Raise ``Problem`` on failure."""
     with failing("open"):
         try:
-            return open_patiently(name, flags, dir_fd=around)
+            return open_patiently(name, flags, dir_fd=parent)
         except FileNotFoundError:
             pass
-    _make(around, name)
+    _make(parent, name)
     with failing("open"):
-        return open_patiently(name, flags, dir_fd=around)
+        return open_patiently(name, flags, dir_fd=parent)

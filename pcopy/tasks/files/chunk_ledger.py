@@ -1,6 +1,6 @@
-"""FileOpened and ChunkDone: the owner of a split file counts its chunks.
+"""FileOpened and ChunkDone: the owner of a large file counts its chunks as they are copied.
 
-The note of the last one spawns FinishFile. A resumed job tells its notes in any order.
+After the last one it spawns FinishFile. A resumed job replays these notes in any order.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from pcopy.tasks.files.finish_file import FinishFile, OfFile, discard, opened_fa
 
 
 class FileOpened(OfFile, code=13, doing="waiting for the chunks of", is_note=True):
-    """Tells the owner of a file how many chunks to wait for. What is known of it is known of each ``chunk`` bytes: a
-    chunk, or a run of one."""
+    """Note that tells the owner of a large file how many ``chunks`` to expect.
+
+    ``chunk`` is the size in bytes of the parts for which content roots and writers are recorded: a whole chunk, or one
+    run of a chunk.
+    """
 
     chunks: int
     chunk: int
@@ -37,8 +40,17 @@ class FileOpened(OfFile, code=13, doing="waiting for the chunks of", is_note=Tru
 
 
 class ChunkDone(Note, code=15, doing="noting a part of a file"):
-    """A chunk is copied, or met a problem. It had so many ``runs``, numbered from ``part`` in steps of ``step``.
-    ``roots`` are their joined content roots, if digests are wanted, ``writer`` is the host."""
+    """Note that reports that a chunk was copied, or that it failed with ``problem``.
+
+    Fields:
+        temporary: name of the temporary file.
+        problem: the error, or None.
+        part: number of the first run of the chunk.
+        step: distance between the numbers of two runs of the chunk.
+        runs: number of runs of the chunk.
+        roots: content roots of the runs, joined; empty if no digests are computed.
+        writer: number of the host that wrote the chunk.
+    """
 
     temporary: bytes
     problem: Plain | None
@@ -59,8 +71,13 @@ class ChunkDone(Note, code=15, doing="noting a part of a file"):
 
 
 class FileInChunks(NamedTuple):
-    """What the owner of a split file knows of its chunks, or of their runs: the content root of each, and the host that
-    has written it."""
+    """State of a large file on the rank that owns it.
+
+    Fields:
+        opened: the note that opened it.
+        roots: content root of each chunk, or of each run of one.
+        writers: number of the host that wrote each of them.
+    """
 
     opened: FileOpened
     roots: list[bytes]
@@ -68,7 +85,7 @@ class FileInChunks(NamedTuple):
 
 
 class ChunkLedger(Ledger[bytes, FileInChunks, ChunkDone]):
-    """The split files that a rank owns, by their temporary names."""
+    """The large files that a rank owns, by the names of their temporary files."""
 
     def noted(self, awaited: Awaited[FileInChunks], note: ChunkDone) -> None:
         parts = awaited.opened
@@ -77,7 +94,7 @@ class ChunkLedger(Ledger[bytes, FileInChunks, ChunkDone]):
             awaited.problem = Problem.from_plain(note.problem)
             if file.over:
                 awaited.problem = incomplete(awaited.problem)
-            discard(self._rank, file)  # so that chunks still to come end quickly
+            discard(self._rank, file)  # the remaining chunks fail at once without the temporary file
         roots = split_digests(note.roots, len(note.roots) // note.runs) if note.roots else []
         for run in range(note.runs):
             parts.writers[note.part + run * note.step] = note.writer
@@ -90,13 +107,16 @@ class ChunkLedger(Ledger[bytes, FileInChunks, ChunkDone]):
         if awaited.problem is None:
             digest = rank.hashing.chunks(file.version.size, parts.roots) if rank.digests else b""
             finish = FinishFile(file, digest, parts.opened.chunk, bytes(parts.writers))
-            result.spawn(finish, owner=rank.number)  # here, so that a job of which nothing is kept removes the file
+            # Owned by this rank, so that a job that keeps nothing when it stops finds the note and removes the file.
+            result.spawn(finish, owner=rank.number)
         else:
             opened_failed(rank, result, file, awaited.problem)
 
 
 def discard_all(rank: Rank, since: int = 1) -> None:
-    """Removes what an early stop leaves behind, if the run ``since``, or a later one, has made it."""
+    """Remove the temporary files of all unfinished large files of this rank that the run ``since`` or a later one
+    created. The job stops early.
+    """
     awaited = rank.own(ChunkLedger).awaited
     for temporary, file in awaited.items():
         if made_by(temporary)[0] >= since:

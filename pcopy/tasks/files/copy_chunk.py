@@ -1,9 +1,9 @@
-"""CopyChunk: some bytes of a large file, copied into its temporary file. HandChunks: which rank begins with which.
+"""CopyChunk copies a part of a large file into its temporary file; HandChunks distributes the parts over ranks.
 
-A chunk never creates: without its temporary file there is nothing to fill. Several writers of one host share its
-network and its locks, so where there are several hosts each gets its part of the chunks first; ranks without work take
-chunks from others, as ever. With ``--stripe-affinity`` a chunk is what lies on one OST, and nobody takes it from the
-rank that it is for: so each rank writes to its own OSTs only.
+A chunk never creates a file: if the temporary file was removed, the chunk fails. If there are several hosts, each is
+first given its share of the chunks, because several writers on one host share its network and its locks. Ranks without
+work steal chunks from others, like any other tasks. With ``--stripe-affinity`` a chunk contains the stripes on one OST
+and is never stolen from the rank that it was given to, so that each rank writes to its own OSTs only.
 """
 
 from __future__ import annotations
@@ -31,8 +31,15 @@ from pcopy.tasks.files.layouts import layout_at
 
 
 class Chunk(NamedTuple):
-    """The bytes from ``start`` to ``end``; with a ``stride`` (not 0) only the first ``run`` of each so many. ``part``
-    is the number of the first run. Chunks with the same ``turn`` are begun by the same rank."""
+    """A part of a large file.
+
+    Fields:
+        start, end: first byte, and the byte after the last one.
+        part: number of the first run.
+        stride: distance in bytes between the starts of two runs; 0 if the chunk is one run from ``start`` to ``end``.
+        run: size of a run in bytes, if there is a ``stride``.
+        turn: number of a group of chunks. All chunks of a group are first given to the same rank.
+    """
 
     start: int
     end: int
@@ -43,13 +50,15 @@ class Chunk(NamedTuple):
 
 
 def in_order(size: int, chunk: int) -> list[Chunk]:
-    """Chunks of so many bytes, one after the other."""
+    """Return consecutive chunks of ``chunk`` bytes that make up a file of ``size`` bytes."""
     starts = enumerate(range(0, size, chunk))
     return [Chunk(start, min(start + chunk, size), part, turn=part) for part, start in starts]
 
 
 def by_ost(size: int, chunk: int, stripes: Stripes) -> list[Chunk]:
-    """Chunks of about so many bytes, each of which lies on one OST."""
+    """Return chunks of about ``chunk`` bytes that make up a file of ``size`` bytes. Each chunk contains stripes of one
+    OST only.
+    """
     around = stripes.size * len(stripes.osts)
     window = max(1, round(chunk / stripes.size)) * around
     return [
@@ -60,7 +69,7 @@ def by_ost(size: int, chunk: int, stripes: Stripes) -> list[Chunk]:
 
 
 class OfChunk(Kind):
-    """It is about chunks of ``file``."""
+    """Base class of tasks about chunks of the large file ``file``."""
 
     file: OpenFile
 
@@ -73,8 +82,14 @@ class OfChunk(Kind):
 
 
 class CopyChunk(OfChunk, code=14, doing="copying a part of", is_note=False):
-    """The bytes from ``start`` to ``end``, the chunk number ``part``. With a ``stride`` only the first ``run`` bytes of
-    each so many, where ``part`` is the number of the first run. ``in_turn``: the next chunk follows it."""
+    """Task that copies the bytes from ``start`` to ``end`` of a large file.
+
+    Fields:
+        part: number of the chunk, or of its first run if there is a ``stride``.
+        stride: distance in bytes between the starts of two runs; 0 if the whole range is copied.
+        run_bytes: size of a run in bytes, if there is a ``stride``.
+        in_turn: True if this task spawns the one for the next chunk, so that chunks are copied one after the other.
+    """
 
     start: int
     end: int
@@ -84,30 +99,31 @@ class CopyChunk(OfChunk, code=14, doing="copying a part of", is_note=False):
     in_turn: bool
 
     def stretches(self) -> list[tuple[int, int]]:
-        """Where each of its runs begins and ends."""
+        """Return start and end of each run of the chunk."""
         stride, run = self.stride or self.end - self.start, self.run_bytes or self.end - self.start
         return [(at, min(at + run, self.end)) for at in range(self.start, self.end, stride)]
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        told: Plain | None = None
+        failure: Plain | None = None
         roots: list[bytes] = []
         try:
             roots = yield from _copy(self, rank)
             rank.succeeded()
         except Problem as problem:
             rank.failed(problem, *self.about(), self.file.version.size)
-            told = problem.plain
+            failure = problem.plain
         step = self.stride // self.run_bytes if self.stride else 1
         runs, here = len(self.stretches()), rank.hosts.here
-        result.spawn(ChunkDone(self.file.temporary, told, self.part, step, runs, b"".join(roots), here))
+        result.spawn(ChunkDone(self.file.temporary, failure, self.part, step, runs, b"".join(roots), here))
         size = self.file.version.size
-        if self.in_turn and self.end < size:  # also after a problem: each is awaited, and fails quickly
+        # The next chunk is spawned after a failure too: the owner awaits every chunk, and each fails quickly.
+        if self.in_turn and self.end < size:
             end = min(2 * self.end - self.start, size)
             result.spawn(self._replace(start=self.end, end=end, part=self.part + 1), end - self.end)
 
 
-class HandChunks(OfChunk, code=20, doing="handing on parts of", is_note=False):
-    """On the rank that begins with them: ``chunks``, six numbers each."""
+class HandChunks(OfChunk, code=20, doing="distributing parts of", is_note=False):
+    """Task that spawns tasks for ``chunks`` on the rank that receives it. Each chunk is packed as six numbers."""
 
     chunks: bytes
 
@@ -119,7 +135,11 @@ class HandChunks(OfChunk, code=20, doing="handing on parts of", is_note=False):
 
 
 def spawn_chunks(file: OpenFile, chunks: Sequence[Chunk], rank: Rank, result: Result) -> None:
-    """The ``chunks`` of a file: each host gets its part, or each rank for good where they lie on one OST each."""
+    """Spawn tasks for the ``chunks`` of a file.
+
+    With several hosts each host receives a share of them, which other ranks may steal. Chunks that each lie on one OST
+    are assigned to one rank, and cannot be stolen.
+    """
     turns = {turn: number for number, turn in enumerate(dict.fromkeys(chunk.turn for chunk in chunks))}
     ranks, hosts = rank.hosts.by_turns, rank.hosts.number
     parts: dict[int, list[int]] = {}
@@ -135,13 +155,14 @@ def spawn_chunks(file: OpenFile, chunks: Sequence[Chunk], rank: Rank, result: Re
 
 
 def _spawn(file: OpenFile, chunk: Chunk, result: Result, owner: int | None = None) -> None:
+    """Spawn the task for one chunk."""
     start, end, part, stride, run, _ = chunk
     size = sum(min(run, end - at) for at in range(start, end, stride)) if stride else end - start
     result.spawn(CopyChunk(file, start, end, part, stride, run, False), size, owner=owner)
 
 
 def _copy(task: CopyChunk, rank: Rank) -> Generator[None, None, list[bytes]]:
-    """Returns each run's content root, if digests are wanted."""
+    """Copy the chunk. Return the content root of each run; an empty list if no digests are computed."""
     file = task.file
     place = file.item.place
     with rank.reading(place, file.item.name) as reading:
@@ -172,19 +193,20 @@ def _copy(task: CopyChunk, rank: Rank) -> Generator[None, None, list[bytes]]:
 
 
 def _must_store(task: CopyChunk, rank: Rank) -> bool:
-    """True if the chunk counts as copied only when its contents are on stable storage: the file was given its size
-    before.
+    """Return True if the chunk must be on stable storage before it counts as copied, because the file was extended to
+    its full size before it was written.
 
-    With several hosts no other host can store what this one holds in its cache. On one host the last of the chunks that
-    follow one another waits for all of them. FinishFile stores the rest.
+    With several hosts no other host can store the contents of this host's cache. On one host the last of the chunks
+    that are copied one after the other waits for all of them. FinishFile stores the rest.
     """
     file = task.file
-    if not rank.options.sync or rank.keeps:  # what is named last is stored by the phase STORE
+    if not rank.options.sync or rank.keeps:  # files that are named in NAME are brought to storage by STORE before
         return False
     return rank.hosts.number > 1 or (task.in_turn and task.end == file.version.size and not file.over)
 
 
 def _copy_runs(task: CopyChunk, rank: Rank, reading: int, writing: int) -> Generator[None, None, list[bytes]]:
+    """Copy each run of the chunk, or only digest it if ``writing`` is negative. Return the content roots."""
     roots = []
     holes = has_holes(status_of(reading, on_source=True))
     for start, end in task.stretches():
@@ -194,7 +216,7 @@ def _copy_runs(task: CopyChunk, rank: Rank, reading: int, writing: int) -> Gener
         else:
             devices = rank.devices(task.file.item.place)
             steps = rank.mover.copy(reading, writing, start, end, devices, holes=holes, digest=hasher)
-        with closing(steps):  # what is done beside ends before the files are closed
+        with closing(steps):  # a thread that copies ends before the files are closed
             for moved in steps:
                 rank.counters[counts.MOVED] += moved
                 yield
@@ -204,7 +226,9 @@ def _copy_runs(task: CopyChunk, rank: Rank, reading: int, writing: int) -> Gener
 
 
 def _shared(task: CopyChunk, rank: Rank, writing: int) -> Generator[None, None, AbstractContextManager[None]]:
-    """The lock that all who write to the file share, where the user wants that."""
+    """Return a context manager that holds the group lock which all writers of the file share, if the user wants one;
+    else one that does nothing.
+    """
     options = rank.options
     if writing < 0 or not (options.group_lock or options.direct):
         return nullcontext()

@@ -1,4 +1,4 @@
-"""CopyFiles: a batch of small regular files of one directory."""
+"""CopyFiles copies a batch of small regular files of one directory."""
 
 from __future__ import annotations
 
@@ -36,13 +36,18 @@ if TYPE_CHECKING:
     from pcopy.tasks.base.storing import StoredTogether
 
 _CREATING = frozenset(map(int, (Plan.NEW, Plan.REPLACE, Plan.TEMPORARY)))
+"""Plans that create a file."""
 _UNDER_ANOTHER_NAME = {int(plan) | sync for plan in (Plan.REPLACE, Plan.TEMPORARY) for sync in (0, SYNC)}
+"""Plans that create a file under a temporary name."""
 _SOURCE = (Code.UNREAD, Code.CHANGED)
-_DONE = int(Code.DONE)  # without a look-up for each file
+"""Results of rows that failed on the source's side."""
+_DONE = int(Code.DONE)  # a constant of the module: no attribute look-up for each file
 
 
 class CopyFiles(Divisible, code=10, doing="copying files of", is_note=False):
-    """Small regular files of one directory; ``rows`` are the packed columns of ``VERSION`` as they were found."""
+    """Task that copies small regular files of one directory. ``rows`` are the columns of ``VERSION``, packed, as a scan
+    found them.
+    """
 
     rows: bytes
     attempt: int
@@ -54,11 +59,11 @@ class CopyFiles(Divisible, code=10, doing="copying files of", is_note=False):
         return [self._replace(names=names, rows=rows) for names, rows in parts]
 
     def found(self) -> Rows:
-        """What a scan has found: a column for each field of a ``Version``."""
+        """Return the columns that a scan found: one for each field of a ``Version``."""
         return Rows.unpacked(self.rows, self.items, VERSION)
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        """Plain cases go through the kernel, those that need care one by one after it."""
+        """Copy simple files in batches by the backend, then the remaining files one by one on the slow path."""
         if rank.options.dry_run:
             from pcopy.tasks.files.foreseen import foresee_files
 
@@ -84,16 +89,16 @@ class CopyFiles(Divisible, code=10, doing="copying files of", is_note=False):
                     failed_or_retried(result, place, name, problem, self.attempt, size)
                 return
             for batch in batches:
-                careful = yield from _copy(self, rank, result, batch, waiting)
-                if careful:
+                slow_rows = yield from _copy(self, rank, result, batch, waiting)
+                if slow_rows:
                     names = unpack_names(batch.names)
-                    items = [_item(self, names, batch.rows, row) for row in careful]
+                    items = [_item(self, names, batch.rows, row) for row in slow_rows]
                     yield from _with_care(rank, result, items, waiting)
 
 
 def _with_care(rank: Rank, result: Result, items: Sequence[Item], waiting: Waiting) -> Steps:
-    """Copies files one by one. Those that must be on stable storage before they get their names wait together."""
-    from pcopy.tasks.base.storing import StoredTogether  # the kernel copies most files
+    """Copy files one by one. Files that must be on stable storage before they get their names are stored together."""
+    from pcopy.tasks.base.storing import StoredTogether  # imported late: the backend copies most files
 
     together, waiting_steps = StoredTogether(), list[Steps]()
     try:
@@ -111,11 +116,11 @@ def _with_care(rank: Rank, result: Result, items: Sequence[Item], waiting: Waiti
         yield from _named(rank, together, waiting_steps)
     finally:
         for steps in waiting_steps:
-            steps.close()  # which leaves nothing of the file
+            steps.close()  # removes the temporary file
 
 
 def _named(rank: Rank, together: StoredTogether, waiting_steps: list[Steps]) -> Steps:
-    """Goes on with files that wait for stable storage, until they have their names."""
+    """Store the files that wait for stable storage, and run their generators until they have their names."""
     yield from together.store(rank)
     while waiting_steps:
         yield from waiting_steps[0]
@@ -124,6 +129,7 @@ def _named(rank: Rank, together: StoredTogether, waiting_steps: list[Steps]) -> 
 
 
 def _copy_one(rank: Rank, result: Result, item: Item, waiting: Waiting, together: StoredTogether) -> Steps:
+    """Copy one file, and count it as failed or have it retried if that fails."""
     try:
         settled = yield from copy_whole(rank, result, item, linked=False, together=together)
         if settled.unnamed is not None:
@@ -133,7 +139,7 @@ def _copy_one(rank: Rank, result: Result, item: Item, waiting: Waiting, together
 
 
 def _planned(task: CopyFiles, rank: Rank, source: int, target: int, rows: Rows, *, inherits: bool) -> Stepwise[Copy]:
-    """The batch that copies them, with a plan for each."""
+    """Return the batch that copies the files, with a plan for each."""
     place = task.place
     renames = rank.job.roots[place.root].item
     new_names = pack_names([rank.new_name(place, name) for name in unpack_names(task.names)]) if renames else task.names
@@ -150,7 +156,10 @@ def _planned(task: CopyFiles, rank: Rank, source: int, target: int, rows: Rows, 
 
 
 def _paid_for(rank: Rank, plans: bytes | bytearray, rows: Rows) -> Stepwise[bytearray]:
-    """Waits until they may be copied. What is too large to move in one go wants care, which moves it in pieces."""
+    """Yield until the rate limit permits to copy these files; return their plans.
+
+    A file that is too large to be moved at once under the limit is planned for the slow path, which moves it in pieces.
+    """
     most = rank.throttle.at_once()
     is_copied = [plan & ~SYNC in _CREATING for plan in plans]
     sizes = [size if copied and size <= most else 0 for copied, size in zip(is_copied, rows.size, strict=True)]
@@ -162,7 +171,7 @@ def _paid_for(rank: Rank, plans: bytes | bytearray, rows: Rows) -> Stepwise[byte
 
 
 def _by_layout(rank: Rank, place: Place, batch: Copy) -> list[Copy]:
-    """The batch in parts that are created alike; raises ``Problem``."""
+    """Split the batch into batches whose files are created with the same layout. Raise ``Problem`` on failure."""
     layout = layout_at(rank, place)
     if layout.is_plain:
         return [batch]
@@ -179,14 +188,16 @@ def _by_layout(rank: Rank, place: Place, batch: Copy) -> list[Copy]:
     )
     if len(found) == 1 and found[0][0] is PLAIN:
         return [batch]
-    others = [row for row, plan in enumerate(batch.plans) if plan & ~SYNC not in _CREATING]
+    other_rows = [row for row, plan in enumerate(batch.plans) if plan & ~SYNC not in _CREATING]
     parts = [(recipe, [creating[row] for row in rows]) for recipe, rows in found]
-    if others:
-        parts.append((PLAIN, others))
+    if other_rows:
+        parts.append((PLAIN, other_rows))
     return [_part(batch, rows, recipe) for recipe, rows in parts]
 
 
 def _part(batch: Copy, rows: list[int], recipe: Recipe) -> Copy:
+    """Return the batch of these rows, created by ``recipe``."""
+
     def chosen(packed: bytes) -> bytes:
         names = unpack_names(packed) if packed else []
         return pack_names([names[row] for row in rows]) if names else b""
@@ -205,7 +216,7 @@ def _part(batch: Copy, rows: list[int], recipe: Recipe) -> Copy:
 
 
 def _copy(task: CopyFiles, rank: Rank, result: Result, batch: Copy, waiting: Waiting) -> Stepwise[list[int]]:
-    """Copies the plain cases; returns the rows that want care."""
+    """Copy the simple files of a batch by the backend. Return the rows that remain for the slow path."""
     place = task.place
     if rank.keeps:
         waiting.expect(unpack_names(batch.temporaries))
@@ -214,33 +225,35 @@ def _copy(task: CopyFiles, rank: Rank, result: Result, batch: Copy, waiting: Wai
     if _DONE in codes:
         rank.succeeded()
         _tell_copied(place, rank, result, batch, done, waiting)
-        others = [each for row, each in done.applied.items() if each.layout and codes[row] == _DONE]
-        for applied in others:
+        with_other_layout = [each for row, each in done.applied.items() if each.layout and codes[row] == _DONE]
+        for applied in with_other_layout:
             recipe = PLAIN
             if batch.recipe.attribute is not None and applied.fewer:
                 recipe = Recipe(attribute=(batch.recipe.attribute[0], applied.fewer))
             laid_out(rank, result, place, recipe, batch.target, 1)
-        laid_out(rank, result, place, batch.recipe, batch.target, codes.count(_DONE) - len(others))
+        laid_out(rank, result, place, batch.recipe, batch.target, codes.count(_DONE) - len(with_other_layout))
     if codes.count(_DONE) == len(codes) and not done.applied:
         return []
     return _tell_others(task, rank, result, batch, done, waiting)
 
 
 def _tell_others(task: CopyFiles, rank: Rank, result: Result, batch: Copy, done: Copied, waiting: Waiting) -> list[int]:
-    """Counts what was skipped and what has failed, and spawns again what was not begun; returns as ``_copy``."""
+    """Count skipped and failed files, and spawn a task for those that were not begun. Return the rows that remain for
+    the slow path.
+    """
     place, verdicts = task.place, done.verdicts
     names = unpack_names(batch.names)
-    careful, left = [], []
+    slow_rows, not_begun = [], []
     for row, code in enumerate(verdicts.codes):
         if code == _DONE:
             continue
         if code == Code.SKIPPED:
             skipped(rank, result, place, names[row], Known(FILE, batch.rows.size[row], b"", batch.rows.version(row)))
         elif code in (Code.CARE, Code.ANEW) or (code in _SOURCE and verdicts.errnos[row] in PASSING):
-            careful.append(row)
+            slow_rows.append(row)
         elif code == Code.CANCELLED:
-            left.append(row)
-        elif code == Code.LACKS and rank.keeps:  # better a file with wrong metadata, and told so, than none
+            not_begun.append(row)
+        elif code == Code.LACKS and rank.keeps:  # a file with wrong metadata, and a message, is better than none
             made = Unnamed(unpack_names(batch.temporaries)[row], done.made[row], done.marks[row])
             known = Known(FILE, verdicts.bytes[row], done.digests[row], batch.rows.version(row))
             problem = verdicts.problem(row)
@@ -250,24 +263,26 @@ def _tell_others(task: CopyFiles, rank: Rank, result: Result, batch: Copy, done:
             failed_or_retried(result, place, names[row], verdicts.problem(row), task.attempt, batch.rows.size[row])
     for row, applied in done.applied.items():
         result.applied(place, names[row], applied)
-    if left:
-        left += careful
-        rows = batch.rows.chosen(left).packed(VERSION)
-        part = task._replace(names=pack_names(names[row] for row in left), rows=rows)
-        result.spawn(part, sum(batch.rows.size[row] for row in left) + len(left) * CALL_COST)
+    if not_begun:
+        not_begun += slow_rows
+        rows = batch.rows.chosen(not_begun).packed(VERSION)
+        part = task._replace(names=pack_names(names[row] for row in not_begun), rows=rows)
+        result.spawn(part, sum(batch.rows.size[row] for row in not_begun) + len(not_begun) * CALL_COST)
         return []
-    return careful
+    return slow_rows
 
 
 def _tell_copied(place: Place, rank: Rank, result: Result, batch: Copy, done: Copied, waiting: Waiting) -> None:
-    """Counts what has been copied, or has it wait for its name, and keeps what was learned of it."""
+    """Count the copied files, or collect them until they are named, and record their digests."""
     verdicts = done.verdicts
     rows = verdicts.rows(Code.DONE)
     names = unpack_names(batch.names) if _needs_names(rank) else []
     if rank.options.inplace and rank.job.run > 1:
         new_names = unpack_names(batch.new_names) if batch.new_names else names
         for row in rows:
-            with suppress(Problem):  # what was being written over has gone: so does its mark, or FINISH removes that
+            # The file that an earlier run overwrote in place was replaced, so its mark is removed. If that fails,
+            # FINISH removes it.
+            with suppress(Problem):
                 remove(batch.target, beside(new_names[row]))
     if rank.keeps:
         temporaries = unpack_names(batch.temporaries)
@@ -292,12 +307,13 @@ def _tell_copied(place: Place, rank: Rank, result: Result, batch: Copy, done: Co
 
 
 def _needs_names(rank: Rank) -> bool:
+    """Return True if names of the copied files are needed after the batch."""
     options = rank.options
     return rank.keeps or options.inplace or rank.signs or options.verify or options.itemize or rank.gathers
 
 
 def _itemize(place: Place, result: Result, batch: Copy, verdicts: Verdicts) -> None:
-    """What was made, and what was replaced."""
+    """Record the outcome of each file that was created or replaced."""
     names, codes, plans = unpack_names(batch.names), verdicts.codes, batch.plans
     for action, plan in ((Action.COPY, Plan.NEW), (Action.REPLACE, Plan.REPLACE)):
         rows = [row for row, code in enumerate(codes) if code == _DONE and plans[row] & ~SYNC == plan]
@@ -306,6 +322,6 @@ def _itemize(place: Place, result: Result, batch: Copy, verdicts: Verdicts) -> N
 
 
 def _item(task: CopyFiles, names: list[bytes], rows: Rows, row: int) -> Item:
-    """One of the files by itself."""
+    """Return one of the files as an item."""
     place = task.place
     return Item(place.source_id.mount, rows.inode[row], rows.size[row], ((place, names[row]),), task.attempt)

@@ -1,4 +1,4 @@
-"""CopyNodes: a batch of symbolic links, FIFOs, sockets and devices of one directory."""
+"""CopyNodes copies a batch of symbolic links, FIFOs, sockets and devices of one directory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from pcopy.tasks.verify.read_items import skipped
 
 
 class CopyNodes(Divisible, code=11, doing="copying links and nodes of", is_note=False):
-    """Symbolic links, FIFOs, sockets and devices of one directory."""
+    """Task that copies symbolic links, FIFOs, sockets and devices of one directory."""
 
     inodes: bytes
     attempt: int
@@ -43,8 +43,10 @@ class CopyNodes(Divisible, code=11, doing="copying links and nodes of", is_note=
     columns = ("inodes",)
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        """One after the other; each is made in one system call, so a new one needs no temporary name, but for what is
-        to be named last."""
+        """Copy the items one by one.
+
+        Each is created by one system call, so a new one needs no temporary name, unless it is named in NAME.
+        """
         place = self.place
         waiting = Waiting(rank, place, self.attempt)
         with waiting.spawned(result):
@@ -60,9 +62,12 @@ class CopyNodes(Divisible, code=11, doing="copying links and nodes of", is_note=
 
 
 def copy_one_node(rank: Rank, result: Result, item: Item, *, linked: bool) -> Settled:
-    """Copies one, and counts it unless it is ``unnamed`` yet; raises ``Problem``, and leaves the old target then.
+    """Copy one item, and count it unless it is still ``unnamed``. Raise ``Problem``; the existing item is unchanged
+    then.
 
-    One with further names is verified with its links. ``linked``: such names may be found later.
+    Args:
+        linked: True if further names of the inode may be found later. An item with further names is verified together
+            with its links.
     """
     began = time.monotonic_ns()
     place, name = item.names[0]
@@ -74,18 +79,18 @@ def copy_one_node(rank: Rank, result: Result, item: Item, *, linked: bool) -> Se
     present, stays = _settled_already(result, item, present, source, status, linked=linked)
     if stays is not None:
         return stays
-    there = None if present is None else present.status
+    present_status = None if present is None else present.status
     if options.dry_run:
         known = Known(kind_of(status), 0, b"", Version.of(status))
         result.copied(place, name, known, how=How.over(present))
         return would_be(known)
     target = rank.open_target(place)
-    is_alike = there is not None and stat.S_IFMT(there.st_mode) == stat.S_IFMT(status.st_mode)
+    is_alike = present_status is not None and stat.S_IFMT(present_status.st_mode) == stat.S_IFMT(status.st_mode)
     kept = present.kept_from(status) if present is not None and is_alike else None
     inherits = inherits_acl(rank, place, target)
     node = read_node(source, name, item.inode, options.preserve, follow=options.dereference)
     is_new = present is None and not rank.keeps
-    made_as = new_name if is_new else name_to_make(rank, target, new_name, there, status)
+    made_as = new_name if is_new else name_to_make(rank, target, new_name, present_status, status)
     with NewNode.made(target, made_as, node, is_temporary=made_as != new_name) as new:
         mark = mark_of(new.descriptor, made=True) if linked or rank.keeps else b""
         applied = new.dress(node.attributes, options.preserve, options.umask, kept=kept, inherits=inherits)
@@ -109,7 +114,7 @@ def copy_one_node(rank: Rank, result: Result, item: Item, *, linked: bool) -> Se
 
 
 def _commit(new: NewNode, name: bytes, present: Existing, source: os.stat_result) -> None:
-    """It is called ``name`` now, instead of what is ``present``; raises ``Problem``."""
+    """Rename the new item to ``name``, in place of the item ``present``. Raise ``Problem`` on failure."""
     present.back_up(source)
     new.commit(name, present.status, marked=may_be_marked(present.rank, present))
 
@@ -117,7 +122,7 @@ def _commit(new: NewNode, name: bytes, present: Existing, source: os.stat_result
 def _settled_already(
     result: Result, item: Item, present: Existing | None, source: int, status: os.stat_result, *, linked: bool
 ) -> tuple[Existing | None, Settled | None]:
-    """As ``whole_file.settled_already``, of the first name of ``item`` in the open directory ``source``."""
+    """Do the same as ``whole_file.settled_already`` for the first name of ``item`` in the open directory ``source``."""
     for examination in range(1, EXAMINATIONS + 1):
         if present is None:
             break
@@ -133,13 +138,15 @@ def _settled_already(
 def _stays(
     result: Result, item: Item, present: Existing, source: int, status: os.stat_result, *, linked: bool
 ) -> Settled | None:
-    """What is ``present`` stays, and counts as skipped; None if it gives way. Raises ``Problem``."""
+    """Count the item as skipped if the existing item ``present`` is kept, and return the outcome; return None if it is
+    replaced. Raise ``Problem`` on failure.
+    """
     (place, name), rank, options = item.names[0], present.rank, present.rank.options
     if _gives_way(present, source, name, status):
         return None
-    is_link = stat.S_ISLNK(status.st_mode)  # then both texts have been compared, and are the same
+    is_link = stat.S_ISLNK(status.st_mode)  # the texts of both were compared already, and are equal
     same = options.compares and (is_link or alike(status, present.status, options.modify_window))
-    may_link = linked and same and present.is_linkable(status)  # before it is mended
+    may_link = linked and same and present.is_linkable(status)  # decided before its metadata is updated
     action = Action.SKIP
     if mends(rank):
         from pcopy.tasks.files.mend import is_copied_for_links, is_dressed, mended
@@ -148,10 +155,10 @@ def _stays(
             if linked and same and not may_link and is_copied_for_links(present, status):
                 return None
             node = read_node(source, name, item.inode, options.preserve, follow=options.dereference)
-            left = mended(result, name, present, node.attributes)
-            if left is None:
+            updated = mended(result, name, present, node.attributes)
+            if updated is None:
                 return None
-            present, action = left
+            present, action = updated
     made = present.identity() if may_link else None
     known = Known(kind_of(status), 0, b"", Version.of(status))
     skipped(rank, result, place, name, known, action)
@@ -159,13 +166,14 @@ def _stays(
 
 
 def _gives_way(present: Existing, source: int, name: bytes, status: os.stat_result) -> bool:
-    """Return True if ``present`` is replaced by the item ``name`` of the open directory ``source``; raises ``Problem``.
+    """Return True if ``present`` is replaced by the item ``name`` of the open directory ``source``. Raise ``Problem``
+    on failure.
 
-    A symbolic link that would stay is replaced if its text is another one: its length and time do not show that.
+    A symbolic link that would be kept is replaced if its target text differs, which its length and time do not show.
     """
     if not present.may_replace(status):
         return present.has_other_text(status, source, name)
     is_link = stat.S_ISLNK(status.st_mode) and stat.S_ISLNK(present.status.st_mode)
     if not is_link or not mends(present.rank) or present.is_own():
         return True
-    return not same_link(source, name, present.directory, present.name)  # else its time alone is another
+    return not same_link(source, name, present.directory, present.name)  # if equal, only its time differs

@@ -1,7 +1,8 @@
-"""A target whose name may be taken: what is done with the item that has it.
+"""Handling of an existing item that has the name of a new copy in the target.
 
-Is it the job's own, made by an earlier run? Before and after are meant of the job's start, with some grace; ``keeping``
-is ``--existing newer``, ``skip`` or ``fail``: then an item is known by its identity alone (``naming``).
+An existing item may be the job's own, created by an earlier run (``Existing.is_made``). In the table, "before" and
+"after" refer to the start of the job, with a tolerance for differing clocks. "keeping" stands for ``--existing newer``,
+``skip`` or ``fail``: with these an item is recognised by its identity alone (``naming``).
 
 | run   | option    | changed | born    | links | own |
 | first | -         | -       | -       | -     | no  |
@@ -13,8 +14,8 @@ is ``--existing newer``, ``skip`` or ``fail``: then an item is known by its iden
 | later | --inplace | after   | before  | 1     | yes |
 | later | --inplace | after   | before  | more  | no  |
 
-(``Existing.is_made``. Where a directory folds case, what is there may also be another item of the job, which fails the
-item: ``refuse_anothers``.)
+If a directory treats names as equal that differ in case, the existing item may also be another item of the job. The
+item fails then (``refuse_anothers``).
 """
 
 from __future__ import annotations
@@ -47,17 +48,21 @@ from pcopy.tasks.base.values import UNMADE, Place
 from pcopy.tasks.files.layouts import layout_at
 
 EXAMINATIONS = 3
-"""How often one attempt examines an item of the target that has changed since it was examined (``TargetChanged``).
+"""Number of times that one attempt examines an item of the target that has changed since it was last examined
+(``TargetChanged``).
 
-Each of its other names that a rank replaces changes the ctime of an inode. Those that are still replaced after that
-many examinations fail the attempt; the next one is made when the others have been copied.
+The ctime of an inode changes whenever a rank replaces another of its names. If it still changes after so many
+examinations, the attempt fails; the next attempt is made when the other names have been copied.
 """
 
 _OTHERS_POWER = stat.S_ISUID | stat.S_ISGID | stat.S_IWGRP | stat.S_IWOTH
+"""Mode bits that give other users power over a file."""
 
 
 def look(directory: int, name: bytes) -> os.stat_result | None:
-    """The status of ``name`` itself, None if it is free; raises ``Problem``."""
+    """Return the status of ``name`` without following a symbolic link; None if the name is free. Raise ``Problem`` on
+    failure.
+    """
     try:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -67,7 +72,9 @@ def look(directory: int, name: bytes) -> os.stat_result | None:
 
 
 def status_there(rank: Rank, place: Place, name: bytes) -> os.stat_result | None:
-    """What ``name`` is in the target; None if that can't be told."""
+    """Return the status of the item that ``name`` is copied to in the target; None if there is none or it cannot be
+    read.
+    """
     try:
         return look(rank.open_target(place), rank.new_name(place, name))
     except Problem:
@@ -75,8 +82,10 @@ def status_there(rank: Rank, place: Place, name: bytes) -> os.stat_result | None
 
 
 def mends(rank: Rank) -> bool:
-    """Does what is there, and stays, get the metadata of its source? ``--checksum`` asks for contents only, but where
-    all is to be equal. (What is repaired is copied.)
+    """Return True if existing items that are kept get the metadata of their source.
+
+    With ``--checksum`` they do so only if the whole destination is to equal the source. They do not during a repair,
+    which copies items instead.
     """
     options = rank.options
     return (
@@ -85,12 +94,21 @@ def mends(rank: Rank) -> bool:
 
 
 def owners(rank: Rank) -> int:
-    """The columns that are wanted beside those of each scan, for that or for an archive: whose an item is."""
+    """Return the columns OWNER and GROUP if they are needed in addition to those of each scan, to update metadata or
+    for an archive; else 0.
+    """
     return OWNER | GROUP if rank.options.archive_file or mends(rank) else 0
 
 
 class Existing(NamedTuple):
-    """What is there as ``name`` in ``directory`` (open), the target of ``place``: the ``status`` that it had."""
+    """An existing item of the target that has the name of a new copy.
+
+    Fields:
+        place: the directory.
+        directory: descriptor of the target directory.
+        name: name in the target.
+        status: status when the item was last examined.
+    """
 
     rank: Rank
     place: Place
@@ -99,14 +117,15 @@ class Existing(NamedTuple):
     status: os.stat_result
 
     def is_own(self) -> bool:
-        """Is it this very item, made by an earlier run? Raises ``Problem`` as ``refuse_anothers`` does."""
+        """Return True if an earlier run of this job created the item. Raise ``Problem`` as ``refuse_anothers`` does."""
         self.refuse_anothers()
         return self.is_made()
 
     def refuse_anothers(self) -> None:
-        """Raises ``Problem`` if it is another item of this job, whose name the directory takes for the same.
+        """Raise ``Problem`` if the existing item is another item of this job, whose name the directory treats as equal
+        to this one.
 
-        Or if somebody else has made it meanwhile in a directory that this job has made.
+        Raise it also if another program created the item in a directory that this job has created.
         """
         if self.rank.phase < Phase.REPAIR and self._is_anothers():
             text = (
@@ -117,23 +136,31 @@ class Existing(NamedTuple):
             raise Problem("create", errno.EEXIST, text=text)
 
     def is_made(self) -> bool:
-        """As ``is_own``, where no other item of this job can have taken the name.
+        """Return True as ``is_own`` does, for a name that no other item of this job can have taken.
 
-        Where nothing is replaced unasked, what the job has made is known by its identity alone (``naming``).
+        Under ``--existing newer``, ``skip`` and ``fail`` it is False: the job's own items are recognised by their
+        identity alone (``naming``).
         """
         return not self.rank.keeps and self.rank.is_ours(self.place, self.status) and not self._was_there()
 
     def _was_there(self) -> bool:
-        """Is an item of which something has changed older than the job? So is a file that further names were linked to,
-        or that has lost one, and not so one that was being written over: it has one name."""
+        """Return True if the item, which has changed since the job began, is older than the job.
+
+        This is so if hard links to the file were added or removed. With ``--inplace`` a file with a single name is
+        excluded, because an earlier run may have been overwriting it.
+        """
         if stat.S_ISREG(self.status.st_mode) and self.rank.options.inplace and self.status.st_nlink == 1:
             return False
         born = birth_of(self.directory, self.name)
         return bool(born) and not is_since(self.rank.job, self.place, born)
 
     def _is_anothers(self) -> bool:
+        """Return True if another item of this job, or another program, has taken the name since the job began. Raise
+        ``Problem`` on failure.
+        """
         rank, place = self.rank, self.place
-        is_new = place.fresh and rank.job.run == 1  # later, what is older than the job shows that the directory is, too
+        # In a later run, an item that is older than the job shows that the directory is older, too.
+        is_new = place.fresh and rank.job.run == 1
         if is_new and not rank.keeps:
             return True
         if not is_new and not (rank.job.began and rank.is_touched(self.status)):
@@ -141,20 +168,21 @@ class Existing(NamedTuple):
         return any(map(self._is_made_here, rank.spellings.others(self.directory, self.name, self.status)))
 
     def _is_made_here(self, name: bytes) -> bool:
-        """Does this job make something that is called ``name`` in this target directory? Raises ``Problem``."""
+        """Return True if this job creates an item ``name`` in this target directory. Raise ``Problem`` on failure."""
         rank, root = self.rank, self.place.root
         if not os.path.sameopenfile(self.directory, rank.targets[root].open(b"")):
             return _holds(rank.open_source(self.place), name)
-        roots = rank.job.roots  # all of them go there
+        roots = rank.job.roots  # this is the common target directory of all roots
         if any(root.name == name for root in roots):
             return True
         return any(_holds(rank.sources[number].open(b""), name) for number, root in enumerate(roots) if not root.name)
 
     def may_replace(self, source: Status) -> bool:
-        """May it give way to ``source``? False: it stays, and the item is skipped.
+        """Return True if the item may be replaced by ``source``; False if it is kept and the copy is skipped. Raise
+        ``Problem`` if the copy fails instead.
 
-        What did not verify does, and what an earlier run of this job made. If it ``is_compared``, False says only that
-        their contents are to be. Raises ``Problem`` where the item fails instead.
+        An item that differed when it was verified is replaced, and so is one that an earlier run of this job created.
+        If ``is_compared`` returns True, False only means that the contents must be compared.
         """
         rank, target, options = self.rank, self.status, self.rank.options
         if rank.phase >= Phase.REPAIR:
@@ -176,14 +204,17 @@ class Existing(NamedTuple):
         return decision is Decision.REPLACE and (half is not None or not self._differs_in_time(source))
 
     def refuse_full(self) -> None:
-        """Raises ``Problem`` if it is a directory that is in the way, before anything is copied for that."""
+        """Raise ``Problem`` if the item is a directory that is not empty, before anything is copied that could not
+        replace it.
+        """
         if stat.S_ISDIR(self.status.st_mode) and not is_empty(self.directory, self.name):
             raise full_directory()
 
     def gives_way(self, source: Status) -> bool:
-        """Where nothing is replaced unasked: does it give way to ``source``?
+        """Return True if the item may be replaced by ``source`` under ``--existing newer``, ``skip`` or ``fail``.
 
-        What is repaired was a copy, and still has the source's time, unless somebody has written to it.
+        During a repair, it may be replaced if it still has the time of its source: no other program has written to the
+        copy then.
         """
         options = self.rank.options
         if self.rank.phase >= Phase.REPAIR:
@@ -193,12 +224,16 @@ class Existing(NamedTuple):
         return decide(options.existing, options.modify_window, source, self.status) is Decision.REPLACE
 
     def has_other_text(self, source: Status, directory: int, name: bytes, *, on_source: bool = True) -> bool:
-        """Return True if this is a symbolic link that must be replaced because its text is not that of the symbolic
-        link ``name`` in ``directory`` (open), which has the status ``source`` or is a copy of such an item.
+        """Return True if this is a symbolic link that must be replaced because its target text differs from that of
+        another link.
 
-        Texts are compared where the present item stays because it looks like its source, thus not with ``--existing
-        skip`` or ``fail``, nor with ``newer`` if the present item is later. ``on_source``: the side of ``directory``.
-        Raises ``Problem``.
+        Texts are compared if the existing item would be kept because it looks like its source. This excludes
+        ``--existing skip`` and ``fail``, and ``newer`` if the existing item is later. Raise ``Problem`` on failure.
+
+        Args:
+            source: status of the other link, or of the item that it is a copy of.
+            directory, name: the other link in an open directory.
+            on_source: True if ``directory`` belongs to the source.
         """
         options, present = self.rank.options, self.status
         if not (stat.S_ISLNK(source.st_mode) and stat.S_ISLNK(present.st_mode)):
@@ -210,8 +245,11 @@ class Existing(NamedTuple):
         return not same_link(directory, name, self.directory, self.name, on_source=on_source)
 
     def _half_written(self) -> HalfWritten | None:
-        """Its mark, by this job or by one that nobody goes on with. Asked for what may well have one, not for each
-        file."""
+        """Return the mark that says that the file is incomplete, written by this job or by an abandoned job; None if
+        there is none.
+
+        Only files that may have a mark are examined.
+        """
         options, target = self.rank.options, self.status
         if not stat.S_ISREG(target.st_mode) or not (options.inplace or is_undressed(target)):
             return None
@@ -219,14 +257,16 @@ class Existing(NamedTuple):
         return mark if mark is not None and (mark.job == self.rank.job.name or options.existing != "fail") else None
 
     def _is_half_written(self) -> bool:
+        """Return True if the file is certainly incomplete."""
         mark = self._half_written()
         return mark is not None and mark.sure
 
     def kept_from(self, source: os.stat_result) -> os.stat_result | None:
-        """Its status, if the copy takes its mode where that is not preserved: not so what a run was killed over.
+        """Return the status of the item if the copy gets its mode, because modes are not preserved; None if the item is
+        the remainder of a killed run.
 
-        Such an item has the mode of a new one, and not yet the source's size or time. (Where there is a mark, that
-        tells.)
+        Such a remainder has the mode of a new file, and does not yet have the size or time of ``source``. A mark of an
+        incomplete file is evidence, too.
         """
         rank, present, preserve = self.rank, self.status, self.rank.options.preserve
         if preserve.mode or rank.keeps or stat.S_IMODE(present.st_mode) != 0o600:
@@ -239,50 +279,63 @@ class Existing(NamedTuple):
         return present if is_old or self._is_half_written() else None
 
     def open_over(self, source: os.stat_result, temporary: bytes, recipe: Recipe) -> Over | None:
-        """It is opened to be written over by ``source``, a new copy of which is made by ``recipe``; None where it has
-        to be replaced. ``temporary`` is a free name. Raises ``Problem``."""
+        """Open the file to be overwritten (``--inplace``); return None if it must be replaced by a new file. Raise
+        ``Problem`` on failure.
+
+        Args:
+            source: status of the source.
+            temporary: a free name.
+            recipe: the layout that a new copy would get.
+        """
         rank = self.rank
         if not rank.options.inplace:
             return None
         if recipe.attribute is not None and layout_at(rank, self.place).lacks(self.directory, self.name):
-            return None  # whoever has made it was killed before it got its layout
+            return None  # the run that created the file was killed before the file got its layout
         preserve, job = rank.options.preserve, rank.job.name
         return open_over(self.directory, self.name, self.status, source, preserve, job, temporary)
 
     def is_linkable(self, source: os.stat_result) -> bool:
-        """May it stay and get further names that lie in directories of others? Not if somebody could write to it, or
-        give it away, who could not do so with a copy of ``source``."""
+        """Return True if the item may be kept and get further hard links in directories of other users.
+
+        It may not if a user could write to it, or give it away, who could not do so with a copy of ``source``.
+        """
         preserve, present = self.rank.options.preserve, self.status
         owner = preserve.chown[0] if preserve.chown[0] >= 0 else source.st_uid if preserve.ownership else os.geteuid()
         return present.st_uid in (owner, os.geteuid()) and not present.st_mode & ~source.st_mode & _OTHERS_POWER
 
     def has_further_names(self, source: os.stat_result) -> bool:
-        """Has the ``source`` any that are to become links to this? If it may not be linked, it is copied anew."""
+        """Return True if ``source`` has other names that are to become hard links to this item. If it may not be
+        linked, it is copied again.
+        """
         return source.st_nlink > 1 and self.rank.options.preserve.links
 
     def identity(self) -> Identity:
-        with self.held() as held:
-            return identity_of(held, status_of(held), self.place.target_id.mount, made=False)
+        """Return the identity of the item. Raise ``Problem`` on failure."""
+        with self.held() as descriptor:
+            return identity_of(descriptor, status_of(descriptor), self.place.target_id.mount, made=False)
 
     @contextmanager
     def held(self) -> Iterator[int]:
-        """A descriptor (O_PATH) of this very item, as it was when it was looked at; raises ``Problem``, which is
-        ``TargetChanged`` if its status is another one."""
-        with held_open(open_node(self.directory, self.name, on_source=False)) as held:
-            if _version(status_of(held)) != _version(self.status):
+        """Yield an O_PATH descriptor of the item. Raise ``TargetChanged`` if its status has changed since it was
+        examined, and ``Problem`` for other errors.
+        """
+        with held_open(open_node(self.directory, self.name, on_source=False)) as descriptor:
+            if _version(status_of(descriptor)) != _version(self.status):
                 raise TargetChanged
-            yield held
+            yield descriptor
 
     def examined_again(self) -> Existing | None:
-        """Return what has the name now; None if it is free. Raises ``Problem``."""
+        """Return the item that has the name now; None if the name is free. Raise ``Problem`` on failure."""
         status = look(self.directory, self.name)
         return None if status is None else self._replace(status=status)
 
     def back_up(self, source: Status | None = None) -> None:
-        """It is going to be replaced: where the user wants that, it is kept elsewhere. Raises ``Problem``.
+        """Back up the item, which will be replaced, if the user wants backups. Raise ``Problem`` on failure.
 
-        Not so an empty directory, nor what this job has made. Clocks alone do not tell that: it looks like the
-        ``source``, too. Else it may have been saved since the job began, or shortly before.
+        Empty directories and items that this job created are not backed up. Clocks alone do not prove that the job
+        created an item, so it must also look like ``source``: the user may have saved it after the job began, or
+        shortly before.
         """
         rank = self.rank
         if not rank.options.backup or stat.S_ISDIR(self.status.st_mode) or rank.phase >= Phase.REPAIR:
@@ -294,20 +347,25 @@ class Existing(NamedTuple):
         rank.own(Backup).keep(self.place, self.directory, self.name, self.status)
 
     def unlink(self) -> None:
-        """It gives way to a directory; raises ``Problem``."""
+        """Remove the item to make room for a directory. Raise ``Problem`` on failure."""
         self.back_up()
-        with failing("unlink"), suppress(FileNotFoundError):  # it has been moved, or has gone
+        with failing("unlink"), suppress(FileNotFoundError):  # the backup has moved it, or another program removed it
             os.unlink(self.name, dir_fd=self.directory)
 
     def is_compared(self, source: Status) -> bool:
-        """Does it stay only if its contents are the same? So with ``--checksum``, where its time alone differs, and
-        where a job that has not finished may have left it without its contents."""
+        """Return True if the item is kept only if its contents equal the source.
+
+        This is so with ``--checksum``, if only its time differs, and if an unfinished job may have left it without its
+        contents.
+        """
         if self.rank.options.checksum or self._differs_in_time(source):
             return True
         return self.rank.options.compares and self.rank.is_doubted(self.status) and stat.S_ISREG(self.status.st_mode)
 
     def _differs_in_time(self, source: Status) -> bool:
-        """Alone: may it have to be given another time only? (With ``--checksum`` nobody asks.)"""
+        """Return True if the item differs from its source in its time only, so that it may suffice to set the time.
+        With ``--checksum`` it is False.
+        """
         options, present = self.rank.options, self.status
         if not options.compares or options.checksum or not may_be_compared(source, present):
             return False
@@ -315,7 +373,9 @@ class Existing(NamedTuple):
 
 
 def existing(rank: Rank, place: Place, name: bytes) -> Existing | None:
-    """What has the name in the target that ``name`` of the source is to get; raises ``Problem``."""
+    """Return the existing item that has the name of the copy of ``name``; None if the name is free. Raise ``Problem``
+    on failure.
+    """
     if place.target_id == UNMADE:
         return None
     directory, new_name = rank.open_target(place), rank.new_name(place, name)
@@ -326,17 +386,19 @@ def existing(rank: Rank, place: Place, name: bytes) -> Existing | None:
 
 
 def _would_be_gone(rank: Rank, status: os.stat_result) -> bool:
-    """Is it a directory that a dry run has told to be deleted? Nothing else is in the way of what waits for that."""
+    """Return True for a directory that a dry run has reported as deleted. No other item can be in the way of items that
+    were deferred until deletion.
+    """
     return stat.S_ISDIR(status.st_mode) and rank.begun_with()[counts.DELETED] > 0
 
 
 def name_to_make(
     rank: Rank, directory: int, name: bytes, present: os.stat_result | None, source: os.stat_result | None = None
 ) -> bytes:
-    """Return the name under which an item is made that is to be called ``name`` in an open directory.
+    """Return the name under which an item is created that is to be called ``name`` in the open directory.
 
-    That is a temporary name. In a destination that cannot rename (``Options.sequential``) it is ``name`` itself, and
-    what is ``present`` there is removed; unless it is the ``source``. Raises ``Problem``.
+    Usually this is a temporary name. In a destination that cannot rename (``Options.sequential``) it is ``name``
+    itself. The item ``present`` is removed then, unless it is the ``source``. Raise ``Problem`` on failure.
     """
     if not rank.options.sequential:
         return rank.temporary_names.next()
@@ -357,8 +419,9 @@ def name_to_make(
 
 @contextmanager
 def stating_removal(rank: Rank, directory: int, name: bytes, present: os.stat_result | None) -> Iterator[None]:
-    """Add to a ``Problem`` that what was ``present`` as ``name`` is not there any more, if ``name_to_make`` has removed
-    it."""
+    """Add to a ``Problem`` the information that ``name_to_make`` has removed the existing item
+    ``present``, if it did.
+    """
     try:
         yield
     except Problem as problem:
@@ -374,8 +437,14 @@ def stating_removal(rank: Rank, directory: int, name: bytes, present: os.stat_re
 def over_or_new(
     rank: Rank, place: Place, present: Existing | None, reading: int, status: os.stat_result, temporary: bytes
 ) -> tuple[Over | None, Recipe]:
-    """What is ``present``, opened to be written over; else None, and by which recipe a new file is made. The source is
-    open, and has this ``status``; ``temporary`` is a free name. Raises ``Problem``."""
+    """Return the existing file, opened to be overwritten, or None and the recipe for a new file. Raise ``Problem`` on
+    failure.
+
+    Args:
+        reading: descriptor of the source.
+        status: its status.
+        temporary: a free name.
+    """
     target = Target(rank.open_target(place), place.target_id.inode)
     recipe = layout_at(rank, place).of_file(reading, status, target)
     over = None if present is None else present.open_over(status, temporary, recipe)
@@ -383,6 +452,7 @@ def over_or_new(
 
 
 def _holds(source: int, name: bytes) -> bool:
+    """Return True if the open source directory contains ``name``. Raise ``Problem`` for the source's side."""
     try:
         return look(source, name) is not None
     except Problem as problem:
@@ -390,8 +460,9 @@ def _holds(source: int, name: bytes) -> bool:
 
 
 def looked_at_again(rank: Rank, place: Place) -> Place:
-    """``place`` with what is made in its target directory inherits now: since it was scanned, it may have been finished
-    and have got a default ACL. Raises ``Problem``."""
+    """Return ``place`` with ``inherits`` determined anew. The directory may have got a default ACL when it was
+    finished. Raise ``Problem`` on failure.
+    """
     if place.target_id == UNMADE:
         return place
     target = rank.open_target(place)
@@ -399,40 +470,48 @@ def looked_at_again(rank: Rank, place: Place) -> Place:
 
 
 def _version(status: os.stat_result) -> tuple[int, ...]:
+    """Return the parts of a status that change if the item is replaced or changed."""
     return status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size, status.st_uid, status.st_mode
 
 
 def hold_copy(rank: Rank, place: Place, name: bytes, made: Identity) -> tuple[int, bool]:
-    """A descriptor (O_PATH) of what was ``made`` and has this name, and whether it is that for certain.
+    """Return an O_PATH descriptor of the item ``made`` under this name, and whether it is certainly that item.
 
-    Where identities can't be told its number serves in a directory that is ours alone: nobody else can have put another
-    item there. Raises ``Problem`` if it is gone, or another one.
+    If the file system provides no reliable identities, the inode number suffices in a directory that only this user may
+    write to, because no other user can have put another item there. Raise ``Problem`` if the item was removed or is
+    another one.
     """
     directory = rank.open_target(place)
-    held = open_node(directory, rank.new_name(place, name), on_source=False)
+    descriptor = open_node(directory, rank.new_name(place, name), on_source=False)
     try:
-        seen = identity_of(held, status_of(held), made.mount, made=bool(made.mark))
+        seen = identity_of(descriptor, status_of(descriptor), made.mount, made=bool(made.mark))
         likeness = made.compare(seen)
         if likeness is Likeness.OTHER:
             raise Problem("link", errno.ESTALE, text=REPLACED)
-        return held, likeness is Likeness.SAME or _is_ours_alone(status_of(directory))
+        return descriptor, likeness is Likeness.SAME or _is_ours_alone(status_of(directory))
     except BaseException:
-        let_go(held)
+        let_go(descriptor)
         raise
 
 
 def _is_ours_alone(directory: os.stat_result) -> bool:
+    """Return True if only this user may create names in the directory."""
     return directory.st_uid == os.geteuid() and not directory.st_mode & 0o022
 
 
 def inherits_acl(rank: Rank, place: Place, target: int) -> bool:
-    """Must what is made in the open directory of ``place`` be freed from ACLs? Raises ``Problem``.
+    """Return True if items created in the open target directory of ``place`` must be freed from inherited ACLs. Raise
+    ``Problem`` on failure.
 
-    What an earlier run has recorded is looked at anew: since then the directory may have got a default ACL.
+    The answer that an earlier run recorded is not trusted, because the directory may have got a default ACL since.
     """
     return place.inherits or (rank.job.run > 1 and may_inherit_acl(target, status_of(target).st_uid))
 
 
 def may_be_marked(rank: Rank, present: object) -> bool:
-    """May there be a file beside what is ``present`` that marks it as half written? Or beside what has gone since."""
+    """Return True if a file in the same directory may mark the item as incomplete (``--inplace``).
+
+    This is possible if an item exists (``present`` is not None), or if an earlier run marked one that was removed
+    since.
+    """
     return rank.options.inplace and (present is not None or rank.job.run > 1)

@@ -1,4 +1,4 @@
-"""FinishFile: a split file whose chunks are all there gets its metadata and its final name."""
+"""FinishFile sets the metadata and the final name of a large file after all of its chunks were copied."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from pcopy.tasks.links.make_links import after_representative, representative_fa
 
 
 class OfFile(Kind):
-    """It is about a split file."""
+    """Base class of tasks about a large ``file`` that is copied in chunks."""
 
     file: OpenFile
 
@@ -45,12 +45,15 @@ class OfFile(Kind):
         return self.file.item
 
     def tell(self, task: Task, gone: Gone) -> None:
+        """Record in ``gone`` the directories of the file, which its chunks do not contain."""
         gone.copies(self.file.temporary, self.places(), task.phase)
 
 
 class FinishFile(OfFile, code=16, doing="finishing", is_note=True):
-    """All chunks are there: metadata, and the final name. ``digest`` is the file's, ``chunk`` and ``writers`` as in
-    ``Copy``."""
+    """Task that sets the metadata and the final name of a file whose chunks are all copied.
+
+    ``digest`` is the digest of the file; ``chunk`` and ``writers`` are as in ``Copy``.
+    """
 
     digest: bytes
     chunk: int
@@ -67,8 +70,9 @@ class FinishFile(OfFile, code=16, doing="finishing", is_note=True):
             discard(rank, self.file)
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        """In one slice once its contents are stored; the source must still be of the version that its chunks were
-        copied from."""
+        """Finish the file in one slice, after its contents were stored. The source must still have the version from
+        which the chunks were copied.
+        """
         file, item = self.file, self.file.item
         known = Known(FILE, file.version.size, self.digest, file.version)
         copy = Copy(file.made, known, self.chunk, self.writers)
@@ -76,7 +80,7 @@ class FinishFile(OfFile, code=16, doing="finishing", is_note=True):
         took = now - rank.own(Opened).pop(file.temporary, now)
         try:
             unnamed, shortcoming, action = yield from _finish(self, rank, result)
-        except MetadataProblem as problem:  # it is whole and in its place
+        except MetadataProblem as problem:  # the copy is complete and has its final name
             after_representative(rank, result, item, copy, shortcoming=problem)
         except Problem as problem:
             opened_failed(rank, result, file, problem)
@@ -90,26 +94,28 @@ class FinishFile(OfFile, code=16, doing="finishing", is_note=True):
 
 
 class Opened(dict[bytes, int]):
-    """When this rank opened the split files that it owns (monotonic, in nanoseconds), by their temporary names; of some
-    nobody wants to know."""
+    """Time at which this rank opened each large file that it owns, by temporary name: monotonic, in nanoseconds.
+
+    Files whose duration is not reported are missing.
+    """
 
     def __init__(self, rank: Rank) -> None:
         super().__init__()
 
 
 def discard(rank: Rank, file: OpenFile) -> None:
-    """Remove the temporary file, if its directory is still there. A file that is written over is not pcopy's."""
+    """Remove the temporary file, if its directory still exists. An existing file that is overwritten is not removed."""
     if file.over:
         return
-    with suppress(Problem):  # the directory itself has gone or was replaced, which fails its items on its own
+    with suppress(Problem):  # if the directory was removed or replaced, its items fail for that reason anyway
         remove(rank.open_target(file.item.place), file.temporary)
 
 
 def opened_failed(rank: Rank, result: Result, file: OpenFile, problem: Problem) -> None:
-    """The file was opened and is not copied.
+    """Record the failure of a file that was opened and could not be copied completely.
 
-    It may have changed since an earlier run copied parts of it, or that run has renamed it, and was ended before that
-    was on record: it was no attempt of this run's.
+    If an earlier run opened the file, the failure does not count as an attempt of this run: the source may have changed
+    since, or that run may have renamed the copy and stopped before this was recorded.
     """
     item = file.item
     if problem.again and made_by(file.temporary)[0] < rank.job.run:
@@ -118,33 +124,34 @@ def opened_failed(rank: Rank, result: Result, file: OpenFile, problem: Problem) 
             text = "has changed since the job was interrupted; its copy begins anew"
             result.warn(item.place, item.name, text, on_source=True)
     elif file.over and not problem.changed:
-        problem.again = False  # what has taken the file's place in this run is not written over
+        problem.again = False  # another item has replaced the file during this run: it must not be overwritten
     representative_failed(rank, result, item, problem)
 
 
 def _dressed_in_place(rank: Rank, result: Result, file: OpenFile, target: int, name: bytes) -> bool:
-    """Has an earlier run renamed the file, and was stopped before that was on record? What can't be told is copied
-    anew.
+    """Return True if an earlier run has renamed the copy and stopped before that was recorded. Raise ``Problem`` on
+    failure.
 
-    It gets its metadata again: a power failure may have kept the rename and lost what went before it.
+    The copy gets its metadata again, because a power failure may have preserved the rename and lost the changes before
+    it. If the identity of the copy is not certain, the file is copied again.
     """
     if rank.job.run == 1 or file.over or look(target, file.temporary) is not None or look(target, name) is None:
         return False
     options, attributes = rank.options, _read_source(rank, file).attributes
-    with held_open(open_node(target, name, on_source=False)) as held:
-        status = status_of(held)
-        same = file.made.compare(identity_of(held, status, file.made.mount, made=True)) is Likeness.SAME
+    with held_open(open_node(target, name, on_source=False)) as descriptor:
+        status = status_of(descriptor)
+        same = file.made.compare(identity_of(descriptor, status, file.made.mount, made=True)) is Likeness.SAME
         whole = stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_size == file.version.size
         owners = os.geteuid(), attributes.uid, options.preserve.chown[0], *file.shown[1:]
         if not (same and whole and status.st_uid in owners):
             return False
-        applied = apply_attributes(handle_of(held), attributes, options.preserve, options.umask, inherits=True)
+        applied = apply_attributes(handle_of(descriptor), attributes, options.preserve, options.umask, inherits=True)
         result.applied(file.item.place, file.item.name, applied)
     return True
 
 
 class _Source(NamedTuple):
-    """The status and metadata of what is copied, and the recipe of its copy."""
+    """Status and metadata of the source, and the layout recipe of its copy."""
 
     status: os.stat_result
     attributes: Attributes
@@ -152,7 +159,9 @@ class _Source(NamedTuple):
 
 
 def _read_source(rank: Rank, file: OpenFile) -> _Source:
-    """Raises ``Problem`` unless it is of the version that the chunks were copied from."""
+    """Return the status and metadata of the source. Raise ``Problem`` if it is not of the version from which the chunks
+    were copied.
+    """
     place, preserve = file.item.place, rank.options.preserve
     target = Target(rank.open_target(place), place.target_id.inode)
     with rank.reading(place, file.item.name) as reading:
@@ -163,8 +172,11 @@ def _read_source(rank: Rank, file: OpenFile) -> _Source:
 
 
 def _gives_way(present: Existing, name: bytes, source: os.stat_result) -> bool:
-    """When the file was split, what stays only if its contents are the same was compared, and what lacks metadata was
-    not mended. Raises ``Problem``."""
+    """Return True if the existing item may be replaced by the copy. Raise ``Problem`` on failure.
+
+    When the file was split, the contents of the existing item were compared, if they had to be, and its metadata was
+    not updated.
+    """
     if present.may_replace(source) or present.is_compared(source):
         return True
     if not mends(present.rank):
@@ -177,8 +189,11 @@ def _gives_way(present: Existing, name: bytes, source: os.stat_result) -> bool:
 def _finish(
     task: FinishFile, rank: Rank, result: Result
 ) -> Generator[None, None, tuple[Unnamed | None, MetadataProblem | None, Action]]:
-    """What is to be named yet, if that is left for later, and what is wrong with its metadata then; and whether it has
-    replaced something."""
+    """Set the metadata of the file, and its final name unless it is named later.
+
+    Return the unnamed copy if it is named later (else None), the problem with its metadata (or None), and the action
+    that was taken. Raise ``Problem`` on failure.
+    """
     file = task.file
     place, name = file.item.place, file.item.name
     target = rank.open_target(place)
@@ -192,26 +207,27 @@ def _finish(
         new.reopen(file.version.size, file.shown, extended=not file.cloned)
         sync = rank.syncs_items(place)
         if not (file.over or named_later or sync):
-            from pcopy.tasks.base.storing import stored  # most files are not split
+            from pcopy.tasks.base.storing import stored  # imported late: most files are not split
 
+            # Stored before the rename, so that after a power failure no file has its final name without its contents.
             yield from stored(rank, new)
         source = _read_source(rank, file)
         present = None if file.over else existing(rank, place, name)
-        there = None if present is None else present.status
+        present_status = None if present is None else present.status
         if present is not None and not named_later and not _gives_way(present, name, source.status):
-            raise Problem("create", errno.EEXIST)  # it was not there when the file was split, nor compared with it
+            raise Problem("create", errno.EEXIST)  # it was created after the file was split, and was not compared
         layout = ""
         if not file.over:
             around = Target(target, place.target_id.inode)
             layout = layout_at(rank, place).text_of_file(new.descriptor, source.recipe, around)
         inherits = not file.over and inherits_acl(rank, place, target)
-        applied = new.dress(source.attributes, options.preserve, options.umask, kept=there, inherits=inherits)
+        applied = new.dress(source.attributes, options.preserve, options.umask, kept=present_status, inherits=inherits)
         if file.over or named_later:
             new.keep(sync=sync)
         else:
             if present is not None:
                 present.back_up(source.status)
-            new.commit(new_name, there, sync=sync, store=options.sync, marked=may_be_marked(rank, present))
+            new.commit(new_name, present_status, sync=sync, store=options.sync, marked=may_be_marked(rank, present))
     item = Unnamed(file.temporary, file.made.inode, file.made.mark) if named_later else None
     if file.over:
         result.written_over(place, name, file.made.inode, failed=new.shortcoming is not None)
@@ -219,5 +235,5 @@ def _finish(
         raise new.shortcoming
     if layout:
         tell_layout(rank, result, layout)
-    result.applied(place, name, applied)  # not before it is copied: what fails is tried again
+    result.applied(place, name, applied)  # only after the copy has succeeded: an item that fails is tried again
     return item, new.shortcoming, Action.REPLACE if file.over or present is not None else Action.COPY

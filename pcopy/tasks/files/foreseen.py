@@ -1,7 +1,7 @@
-"""What would become of files (``--dry-run``): it is decided as for a copy, and nothing is made.
+"""Dry run of files (``--dry-run``): decisions are made as for a copy, and nothing is created.
 
-Small files are decided about by their status, and not opened. The others go the way on which they are copied, up to the
-point where something would be made (``whole_file``, ``copy_nodes``).
+Small files are decided by their status and are not opened. All others go through the code that copies them, up to the
+point at which something would be created (``whole_file``, ``copy_nodes``).
 """
 
 from __future__ import annotations
@@ -27,10 +27,16 @@ from pcopy.tasks.files.whole_file import copy_whole
 from pcopy.tasks.verify.read_items import skipped
 
 _MADE = frozenset(map(int, (Plan.NEW, Plan.TEMPORARY, Plan.REPLACE)))
+"""Plans that create a file."""
 
 
 def foresee_files(rank: Rank, result: Result, place: Place, names: list[bytes], rows: Rows) -> Steps:
-    """Of the small files ``names`` of one directory, as a scan has found them."""
+    """Report the outcome that small files of one directory would have.
+
+    Args:
+        names: names as a scan found them.
+        rows: their status.
+    """
     if place.target_id == UNMADE:
         _foresee_made(result, place, names, rows.size, Action.COPY)
         return
@@ -65,13 +71,14 @@ def foresee_files(rank: Rank, result: Result, place: Place, names: list[bytes], 
 
 
 def _made(rank: Rank, place: Place, name: bytes, plan: int) -> Action:
-    """What the plan would come to; raises ``Problem``."""
+    """Return the action that a plan would lead to. Raise ``Problem`` on failure."""
     if plan == Plan.TEMPORARY:
         return Action.COPY if existing(rank, place, name) is None else Action.REPLACE
     return Action.COPY if plan == Plan.NEW else Action.REPLACE
 
 
 def _foresee_made(result: Result, place: Place, names: list[bytes], sizes: Sequence[int], action: Action) -> None:
+    """Count and report files that would be copied."""
     result.count(counts.FILES, len(names))
     result.count(counts.BYTES, sum(sizes))
     result.items.did_files(action, place, names, array("Q", sizes))

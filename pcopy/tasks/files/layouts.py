@@ -1,6 +1,8 @@
-"""The layouts of what one rank makes, by file system (``pcopy.fsio.layout``), and how rank 0 hears what was used.
+"""Layouts of new files, for each file system that one rank writes to (``pcopy.fsio.layout``), and reports of the
+layouts that were used.
 
-Each rank sums them up, and tells them in one note: TellLayouts waits for that, and LayoutsUsed is the note.
+Each rank counts the layouts that its files got. TellLayouts waits for the end of the phase and sends the counts to rank
+0 in one note, LayoutsUsed.
 """
 
 from __future__ import annotations
@@ -19,36 +21,39 @@ from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Place
 
 Sums = Counter[str]
+"""Number of files by layout."""
 
 
 TELLING = 1.0
-"""Seconds after which a rank tells what it has used."""
+"""Seconds after which a rank reports the layouts that it has used."""
 MOST_TOLD = 4096
-"""Different layouts that a rank tells of: a hostile owner may have any number of them."""
+"""Largest number of different layouts that a rank reports. The owner of a source could create any number of them."""
 OTHERS = "others"
-"""What all further ones are called."""
+"""Name for all further layouts in the report."""
 
 
 class Layouts:
-    """A rank's."""
+    """Layouts on one rank: the file systems it writes to, and the counts of files."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self.met: dict[int, Layout] = {}
-        """By st_dev."""
+        """Layout of each file system, by st_dev."""
         self.used = Sums()
-        """How many files this rank has made with which layout, as people read it."""
+        """Number of files that this rank has created with each layout (in words), as far as they were
+        not reported yet.
+        """
         self.of_job = Sums()
-        """On rank 0: those of all ranks, as far as they were told."""
+        """On rank 0: the reported numbers of all ranks."""
         self._is_told = False
         self._told_at = time.monotonic()
         self._named: set[str] = set()
 
     def add(self, result: Result, sums: Mapping[str, int]) -> None:
-        """Adds to what this rank has ``used``, which it is going to tell."""
-        for what, number in sums.items():
-            self.used[what] += number
-        if time.monotonic() > self._told_at + TELLING:  # a job that is stopped gets no further
+        """Add to the number of files with each layout, and have it reported."""
+        for layout, number in sums.items():
+            self.used[layout] += number
+        if time.monotonic() > self._told_at + TELLING:  # reported before the end too: a stopped job does not get there
             self._told_at = time.monotonic()
             result.spawn(LayoutsUsed(tuple(self.told().items())), owner=0)
         elif not self._is_told:
@@ -56,7 +61,7 @@ class Layouts:
             result.spawn(TellLayouts(), phase=max(Phase.FINISH, result.phase), owner=self._rank.number)
 
     def named(self, layout: str) -> str:
-        """A layout as it is told: ``OTHERS``, once there are too many different ones."""
+        """Return the name of a layout in the report: ``OTHERS`` once there are too many different ones."""
         if layout not in self._named:
             if len(self._named) >= MOST_TOLD:
                 return OTHERS
@@ -64,17 +69,21 @@ class Layouts:
         return layout
 
     def told(self) -> Sums:
-        """What was ``used`` and not told yet."""
+        """Return the numbers that were not reported yet, and reset them."""
         used, self.used = self.used, Sums()
         return used
 
     def told_at_last(self) -> Sums:
-        """The same, by the task that waits for the end; the next one is spawned when there is something new."""
+        """Return the same as ``told``, for the task that waits for the end of the phase. If more files are created
+        later, another such task is spawned.
+        """
         self._is_told = False
         return self.told()
 
     def at(self, place: Place) -> Layout:
-        """Of what is made in this target directory, which has been opened; raises ``Problem``."""
+        """Return the layout for new files in this target directory, which was opened before. Raise ``Problem`` on
+        failure.
+        """
         rank = self._rank
         device = rank.target_device(place)
         layout = self.met.get(device)
@@ -85,7 +94,9 @@ class Layouts:
         )
 
     def of(self, device: int, directory: int) -> Layout:
-        """Of the file system ``device``, on which a directory is open; raises ``Problem``."""
+        """Return the layout of the file system ``device``, on which ``directory`` is an open directory. Raise
+        ``Problem`` on failure.
+        """
         layout = self.met.get(device)
         if layout is None:
             with failing("statfs"):
@@ -94,46 +105,48 @@ class Layouts:
 
 
 def make_layout(rank: Rank, directory: int) -> Layout:
-    """Of the file system of an open directory; raises ``OSError``."""
+    """Create the layout for the file system of an open directory. Raise ``OSError``."""
     if type_of_file_system(directory) != LUSTRE:
         return Layout()
-    from pcopy.lustre.layouts import LustreLayout, Writers  # few jobs need it
+    from pcopy.lustre.layouts import LustreLayout, Writers  # imported late: few jobs need it
     from pcopy.lustre.wish import MOST_STRIPES, wish_of
 
     writers = Writers(rank.hosts.number, rank.size, rank.splits)
-    if not rank.job.copies:  # what others have written, and with how many ranks, nobody knows
+    if not rank.job.copies:  # the number of ranks and hosts that wrote existing files is unknown
         writers = Writers(1, MOST_STRIPES, lambda size: True)
     return LustreLayout(wish_of(rank.options.stripe, rank.options.stripe_table), writers, rank.temporary_names.next)
 
 
 def layout_at(rank: Rank, place: Place) -> Layout:
-    """As ``Layouts.at``."""
+    """Return the layout for new files in the target directory of ``place``, as ``Layouts.at`` does."""
     return rank.own(Layouts).at(place)
 
 
 def laid_out(rank: Rank, result: Result, place: Place, recipe: Recipe, target: int, files: int) -> None:
-    """So many files were made in a target directory, which is open, by this recipe. Raises ``Problem``."""
+    """Count ``files`` that were created by ``recipe`` in the open directory ``target``. Raise
+    ``Problem`` on failure.
+    """
     layout = layout_at(rank, place)
     if files and not layout.is_plain:
         tell_layout(rank, result, layout.text_of(recipe, Target(target, place.target_id.inode)), files)
 
 
 def tell_layout(rank: Rank, result: Result, layout: str, files: int = 1) -> None:
-    """So many files have got this ``layout``, in words."""
+    """Count ``files`` that have got this ``layout``, which is given in words."""
     layouts = rank.own(Layouts)
     layouts.add(result, {layouts.named(layout): files})
 
 
-class TellLayouts(Again, code=21, doing="telling which layouts files have got"):
-    """On the rank that has made them."""
+class TellLayouts(Again, code=21, doing="reporting layouts of files"):
+    """Note that sends the layouts that a rank has used to rank 0. It runs on that rank."""
 
     def run(self, rank: Rank, result: Result) -> None:
         if used := rank.own(Layouts).told_at_last():
             result.spawn(LayoutsUsed(tuple(used.items())), owner=0)
 
 
-class LayoutsUsed(Again, code=22, doing="hearing which layouts files have got"):
-    """How many files have got which layout on one rank, as people read it."""
+class LayoutsUsed(Again, code=22, doing="receiving layouts of files"):
+    """Note that reports to rank 0 how many files of one rank have got each layout, in words."""
 
     used: tuple[tuple[str, int], ...]
 

@@ -1,8 +1,8 @@
-"""What is there and stays gets the metadata of its source, where that differs (``--existing changed``).
+"""Updating the metadata of existing items that are kept (``--existing changed``), if it differs from their source's.
 
-No data are copied for it: not for another owner, mode, ACL or attribute, nor for another time, if the contents are the
-same. How it is done, and when a copy is made instead, stands in ``pcopy.fsio.mending``. A copy is made, too, if the
-item is another user's, so that its time cannot be set; the copy belongs to the caller then.
+No data is copied to change an owner, mode, ACL or extended attribute, nor to change a time if the contents are equal.
+``pcopy.fsio.mending`` describes how this is done and when the item is copied instead. It is also copied if it belongs
+to another user, so that its time cannot be set; the copy belongs to the user of pcopy then.
 """
 
 from __future__ import annotations
@@ -27,8 +27,14 @@ from pcopy.tasks.files.existing import Existing, look
 
 
 def is_dressed(rank: Rank, place: Place, name: bytes, source: os.stat_result, present: Existing) -> bool:
-    """Has what is there all metadata of the item ``name`` of the source, which has this status? A quick look that opens
-    nothing; False may also say that it can't tell. Raises ``Problem``."""
+    """Return True if the existing item has all metadata of the item ``name`` of the source. Raise ``Problem`` on
+    failure.
+
+    It opens nothing. False may also mean that this cannot be determined so.
+
+    Args:
+        source: status of the item of the source.
+    """
     preserve, window = rank.options.preserve, rank.options.modify_window
     if not has_metadata(source, present.status, preserve, window):
         return False
@@ -43,14 +49,16 @@ def is_dressed(rank: Rank, place: Place, name: bytes, source: os.stat_result, pr
 
 
 def mended(result: Result, name: bytes, present: Existing, attributes: Attributes) -> tuple[Existing, Action] | None:
-    """What is ``present`` gets what it lacks of ``attributes``, and counts as mended, if something has changed.
+    """Set the metadata of the existing item that differs from ``attributes``, and count it as updated if something
+    changed.
 
-    Returns what is there then, and what was done; None if it has to be copied anew. Raises ``Problem``.
+    Return the item as it is afterwards, and the action that was taken; None if the item must be copied instead. Raise
+    ``Problem`` on failure.
     """
     rank, place = present.rank, present.place
-    with present.held() as held:
-        before = status_of(held)
-        lacks = _lacking_in_place(present, handle_of(held), before, attributes)
+    with present.held() as descriptor:
+        before = status_of(descriptor)
+        lacks = _lacking_in_place(present, handle_of(descriptor), before, attributes)
         if lacks is None:
             return None
         if not lacks.is_needed:
@@ -61,29 +69,30 @@ def mended(result: Result, name: bytes, present: Existing, attributes: Attribute
             result.count(counts.MENDED, 1, place)
             return present, Action.META
         try:
-            applied = mend(handle_of(held), before, attributes, rank.options.preserve, lacks)
+            applied = mend(handle_of(descriptor), before, attributes, rank.options.preserve, lacks)
         except MetadataProblem as problem:
             is_refused = problem.errno in (errno.EPERM, errno.EACCES) and not problem.on_source
             if is_refused and _gives_way(present, before, lacks):
                 return None
             raise
-        has_changed = status_of(held).st_ctime_ns != before.st_ctime_ns
+        has_changed = status_of(descriptor).st_ctime_ns != before.st_ctime_ns
     result.applied(place, name, applied)
     if has_changed:
         rank.succeeded()
         result.count(counts.MENDED, 1, place)
-    left = look(present.directory, present.name)
-    if left is None:
+    updated = look(present.directory, present.name)
+    if updated is None:
         return None
-    return present._replace(status=left), Action.META if has_changed else Action.SKIP
+    return present._replace(status=updated), Action.META if has_changed else Action.SKIP
 
 
 def _lacking_in_place(
     present: Existing, handle: Handle, status: os.stat_result, attributes: Attributes
 ) -> Lacking | None:
-    """Return what the open item, which has this ``status``, lacks of ``attributes``, to be set without a copy.
+    """Return the metadata of the open item that differs from ``attributes`` and can be set without a copy.
 
-    None if it has to be copied, as far as that is known before something is set. Raises ``Problem``.
+    Return None if the item must be copied, as far as this is known before anything is set. Raise ``Problem`` on
+    failure.
     """
     rank = present.rank
     is_on_target = status.st_dev == rank.target_device(present.place)
@@ -97,10 +106,13 @@ def _lacking_in_place(
 
 
 def _gives_way(present: Existing, status: os.stat_result, lacks: Lacking) -> bool:
-    """Return True if an item whose metadata this user may not set is replaced by a copy. Raises ``Problem``.
+    """Return True if an item whose metadata this user may not set is replaced by a copy. Raise ``Problem`` on failure.
 
-    It lacks the time, so that its contents have been compared; it is another user's file or symbolic link; and this
-    user may replace it in its directory. With ``--inplace`` no file gets another inode for its metadata.
+    All of these must hold:
+    - Its time differs, so its contents were compared.
+    - It is a regular file or symbolic link of another user.
+    - This user may replace it in its directory.
+    - ``--inplace`` is not given, because then no file gets another inode for the sake of its metadata.
     """
     user = os.geteuid()
     is_plain = stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
@@ -113,23 +125,24 @@ def _gives_way(present: Existing, status: os.stat_result, lacks: Lacking) -> boo
 
 
 def _without_made_up(present: Existing, lacks: Lacking, attributes: Attributes) -> Lacking:
-    """Return ``lacks`` without the mode and owner that the file system of ``present`` makes up.
+    """Return ``lacks`` without a mode and an owner that the file system reports whatever was set.
 
-    Such are CIFS and FUSE with fixed modes or owners, and NFS with root_squash. A new copy has no better mode or owner
-    there than the present item, so nothing is copied for that. A dry run, which makes no file, does not find out.
-    Raises ``Problem``.
+    CIFS and FUSE with fixed modes or owners do so, and NFS with root_squash. A new copy would have no better mode or
+    owner there than the existing item, so nothing is copied for them. A dry run does not find this out, because it
+    creates no file. Raise ``Problem`` on failure.
     """
     if present.rank.options.dry_run:
         return lacks
     shown = shown_of_new_file(present.directory, present.rank.temporary_names.next())
-    is_equal = stat.S_IMODE(present.status.st_mode) == stat.S_IMODE(attributes.mode)  # with the set-id bits
+    is_equal = stat.S_IMODE(present.status.st_mode) == stat.S_IMODE(attributes.mode)  # including the set-id bits
     has_mode = shown.has_other_mode or (shown.has_other_owner and is_equal)
     return lacks._replace(owner=lacks.owner and not shown.has_other_owner, mode=lacks.mode and not has_mode)
 
 
 def is_copied_for_links(present: Existing, source: os.stat_result) -> bool:
-    """True if ``present``, which looks like ``source`` and may not be linked, is copied anew so that the source's
-    further names can become links to the copy. Raises ``Problem``."""
+    """Return True if ``present``, which looks like ``source`` and may not be linked, is copied again, so that the
+    source's further names can become hard links to the copy. Raise ``Problem`` on failure.
+    """
     if not present.has_further_names(source) or present.rank.options.dry_run:
         return present.has_further_names(source)
     shown = shown_of_new_file(present.directory, present.rank.temporary_names.next())

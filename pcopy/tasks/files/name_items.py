@@ -1,9 +1,10 @@
-"""NameItems and NameGroup: whole and durable items get their final names, and nothing is replaced unasked.
+"""NameItems and NameGroup give complete and durable copies their final names, without replacing anything that may not
+be replaced.
 
-Until then they wait, with ``skip``, ``newer`` and ``fail``: so an item is whole and on stable storage before it has its
-name, and the task that gives it the name is on record with the item's identity. Any other item that has a name, in this
-run or in a later one, is not the job's own. Here is decided whether an item counts as copied;
-``pcopy.tasks.files.naming`` knows how it gets its name.
+With ``--existing skip``, ``newer`` and ``fail``, copies wait for this until the phase NAME. So a copy is complete and
+on stable storage before it has its name, and the task that names it is recorded with the identity of the copy. Any
+other item under a final name, in this run or in a later one, is therefore not the job's own. These tasks decide whether
+an item counts as copied; ``pcopy.tasks.files.naming`` gives it its name.
 """
 
 from __future__ import annotations
@@ -48,9 +49,15 @@ from pcopy.tasks.verify.read_items import skipped
 
 
 class NameItems(Divisible, code=18, doing="naming copies of", is_note=False):
-    """Gives items of one directory their names. One column for each field of ``Unnamed`` and of ``Known``.
+    """Task that gives items of one directory their final names. There is one column for each field of ``Unnamed``
+    and of ``Known``.
 
-    ``writer`` is the host that has written them. It ``took`` so many nanoseconds (packed; empty if nobody asks).
+    Fields:
+        temporaries: temporary names, joined by slashes.
+        inodes, marks: inode numbers and marks that identify the copies.
+        kinds, sizes, versions, digests: contents of the copies.
+        writer: number of the host that wrote them.
+        took: duration of each copy in nanoseconds, packed; empty if durations are not reported.
     """
 
     temporaries: bytes
@@ -76,6 +83,7 @@ class NameItems(Divisible, code=18, doing="naming copies of", is_note=False):
         ]
 
     def unnamed(self) -> list[Unnamed]:
+        """Return the copies that are to be named."""
         return [*map(Unnamed, unpack_names(self.temporaries), unpack_numbers(self.inodes), self.marks)]
 
     def discard(self, rank: Rank, since: int) -> None:
@@ -84,14 +92,14 @@ class NameItems(Divisible, code=18, doing="naming copies of", is_note=False):
                 discard(rank, self.place, made)
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        """One after the other; one that gets no name is removed."""
+        """Name the items one by one. A copy that gets no name is removed."""
         place, naming = self.place, None
         names, sizes = unpack_names(self.names), unpack_numbers(self.sizes)
         digests = split_digests(self.digests, rank.hashing.algorithm.size) if rank.digests else [b""] * len(names)
-        everything = zip(names, self.unnamed(), unpack_known(self.kinds, sizes, self.versions, digests), strict=True)
+        items = zip(names, self.unnamed(), unpack_known(self.kinds, sizes, self.versions, digests), strict=True)
         writers = bytes((self.writer,))
         took = unpack_numbers(self.took) if self.took else array("Q", bytes(8 * len(names)))
-        for index, (name, item, known) in enumerate(everything):
+        for index, (name, item, known) in enumerate(items):
             try:
                 naming = naming or Naming(rank, place)
                 if naming.give(name, item, known):
@@ -101,7 +109,7 @@ class NameItems(Divisible, code=18, doing="naming copies of", is_note=False):
                     skipped(rank, result, place, name, known)
             except Problem as problem:
                 discard(rank, place, item, result)
-                if is_tried_again(problem, self.attempt):  # somebody has removed what an earlier run has named
+                if is_tried_again(problem, self.attempt):  # an earlier run named the copy, and it was removed since
                     result.look_again(place, name, self.attempt + 1)
                 else:
                     result.fail(place, name, problem, known.size, touched=True)
@@ -110,10 +118,14 @@ class NameItems(Divisible, code=18, doing="naming copies of", is_note=False):
 
 
 class NameGroup(OfItem, code=19, doing="naming the copy of", is_note=False):
-    """Gives what was ``made`` the first name of ``item`` that is free; the others become links to it.
+    """Task that gives a copy the first name of ``item`` that is free; the other names become hard links to it.
 
-    ``chunk`` and ``writers`` as in ``Copy``. ``shortcoming``: what its metadata lacks. To copy it ``took`` so
-    many nanoseconds.
+    Fields:
+        made: the copy.
+        known: its contents.
+        chunk, writers: as in ``Copy``.
+        shortcoming: the problem with its metadata, or None.
+        took: duration of the copy in nanoseconds.
     """
 
     made: Unnamed
@@ -128,7 +140,7 @@ class NameGroup(OfItem, code=19, doing="naming the copy of", is_note=False):
             discard(rank, self.item.place, self.made)
 
     def gather(self, groups: Groups) -> bool:
-        """It waits for further names of its inode."""
+        """Add this task to the group of its inode, where it waits for further names. Return True."""
         groups.unnamed.append(self)
         return True
 
@@ -136,30 +148,34 @@ class NameGroup(OfItem, code=19, doing="naming the copy of", is_note=False):
         return looked_at(gone, self.item, self.made, self.known)
 
     def gathered(self, task: Task, gone: Gone) -> Iterator[Task]:
-        """It is copied already, and waits for the other names."""
+        """Yield this task for the phase COPY, in which it waits for the other names of the inode. The item was copied
+        already.
+        """
         yield task._replace(phase=int(Phase.COPY), owner=bucket_of(self.item.inode))
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        """The first of the names that can be given; of those before it some are kept, and others have failed.
+        """Give the copy the first name that is possible. Existing items under earlier names may be kept, and these
+        names are skipped; others may fail.
 
-        In another directory the item is copied again: it is given no names but in its own (``Naming``). In a resumed
-        job that finds more names, which may be names of the item, it waits for these first.
+        If the next name is in another directory, the item is copied again, since a copy gets a name only in its own
+        directory (``Naming``). In a resumed job that looks for further names of any inode, the task waits for these
+        first.
         """
         if result.phase < Phase.NAME:
             put(self, bucket_of(self.item.inode), rank, result)
             return
         item, known = self.item, self.known
-        names, first, others, how = item.names, -1, len(item.names), AFRESH
+        names, first, next_index, how = item.names, -1, len(item.names), AFRESH
         failed: list[FailedName] = []
         for index, (place, name) in enumerate(names):
             if place.directory != item.place.directory:
                 first = _linked_before(self, rank, index)
-                others = index
+                next_index = index
                 break
             try:
                 naming = Naming(rank, place)
                 if naming.give(name, self.made, known):
-                    first, others, how = index, index + 1, naming.how(self.took)
+                    first, next_index, how = index, index + 1, naming.how(self.took)
                     break
                 skipped(rank, result, place, name, known)
             except Problem as problem:
@@ -169,37 +185,37 @@ class NameGroup(OfItem, code=19, doing="naming the copy of", is_note=False):
         lasting = (*item.failed, *(each for each in failed if each not in again))
         tried = [(place, name) for place, name, _ in again]
         if first >= 0:
-            links = (*(each for each in names[others:] if each != names[first]), *tried)
+            links = (*(each for each in names[next_index:] if each != names[first]), *tried)
             _after_named(self, item._replace(names=(names[first], *links), failed=lasting), how, rank, result)
             return
         discard(rank, item.place, self.made, result)
-        left = item._replace(names=(*tried, *names[others:]), failed=lasting)
+        remaining = item._replace(names=(*tried, *names[next_index:]), failed=lasting)
         if again:
-            result.copy(left._replace(attempt=item.attempt + 1), phase=result.phase)
-        elif left.names:
-            result.copy(left)
+            result.copy(remaining._replace(attempt=item.attempt + 1), phase=result.phase)
+        elif remaining.names:
+            result.copy(remaining)
         else:
             all_failed(result, item, lasting, touched=True)
 
 
 def _linked_before(task: NameGroup, rank: Rank, since: int) -> int:
-    """Which of its names, from ``since`` on, is the item already? Else -1.
+    """Return the index of the first name, from ``since`` on, that leads to the copy already; -1 if there is none.
 
-    An earlier run has named it and linked this one to it, before that was on record. If somebody has replaced the first
-    name since, this one would seem to be the user's.
+    An earlier run has named the copy, linked this name to it, and stopped before that was recorded. If another program
+    has replaced the first name since, this name would otherwise be treated as the user's.
     """
     if rank.job.run == 1:
         return -1
     for index, (place, name) in enumerate(task.item.names[since:], since):
         with suppress(Problem):
-            there = existing(rank, place, name)
-            if there is not None and is_it(there, task.made, task.known):
+            present = existing(rank, place, name)
+            if present is not None and is_it(present, task.made, task.known):
                 return index
     return -1
 
 
 def _after_named(task: NameGroup, item: Item, how: How, rank: Rank, result: Result) -> None:
-    """``item`` begins with the name that the copy has now."""
+    """Count the item as copied, and have its further names linked. Its first name is the one that the copy has now."""
     known, made = task.known, task.made
     shortcoming = None if task.shortcoming is None else MetadataProblem.from_plain(task.shortcoming)
     if shortcoming is None:
@@ -214,7 +230,7 @@ def _after_named(task: NameGroup, item: Item, how: How, rank: Rank, result: Resu
 
 
 class Waiting:
-    """The items of one task, all of one directory, that are to be named."""
+    """The copies of one task, all in one directory, that are still to be named."""
 
     def __init__(self, rank: Rank, place: Place, attempt: int) -> None:
         self._rank = rank
@@ -226,12 +242,13 @@ class Waiting:
         self._took = array("Q")
 
     def expect(self, temporaries: list[bytes]) -> None:
-        """Files may be made under these names, before they are added."""
+        """Record temporary names under which files may be created, so that they are removed if the task fails before
+        the files are added.
+        """
         self._temporaries += filter(None, temporaries)
 
     def add(self, result: Result, item: Item, settled: Settled) -> None:
-        """One more, which is unnamed. If not all of its metadata could be set, it has a task of its own, which tells
-        that."""
+        """Add one copy. If not all of its metadata could be set, spawn a task of its own for it, which reports that."""
         made, known, shortcoming = settled.unnamed, settled.known, settled.shortcoming
         assert made is not None
         self._temporaries.append(made.temporary)
@@ -243,14 +260,18 @@ class Waiting:
         self._known.add(item.name, known)
 
     def add_file(self, name: bytes, item: Unnamed, version: Version, size: int, digest: bytes, took: int) -> None:
+        """Add one regular file whose values are given separately."""
         self._items.append(item)
         self._took.append(took)
         self._known.add_file(name, version, size, digest, 0)
 
     @contextmanager
     def spawned(self, result: Result) -> Iterator[None]:
-        """Items that are added inside are handed over at the end, or removed if the task ends before that: it is
-        closed, or the rank cannot go on."""
+        """Spawn the task that names the copies added within the block, at its end; remove the copies if the block is
+        left by an exception.
+
+        The latter happens if the task is closed or the rank cannot continue.
+        """
         try:
             yield
             if self._items:
@@ -261,7 +282,7 @@ class Waiting:
                 task = NameItems(self._place, known.packed_names, *made, *known.columns, self._attempt, host, took)
                 result.spawn(task, len(marks) * CALL_COST // 4, phase=max(Phase.NAME, result.phase))
         except BaseException:
-            with suppress(Problem):  # its directory has gone
+            with suppress(Problem):  # the directory was removed
                 target = self._rank.open_target(self._place)
                 for temporary in self._temporaries:
                     remove(target, temporary)
@@ -271,9 +292,11 @@ class Waiting:
 def name_later(
     result: Result, item: Item, made: Unnamed, copy: Copy, *, shortcoming: MetadataProblem | None = None, took: int = 0
 ) -> None:
-    """One item, with further names perhaps, which it ``took`` so many nanoseconds to copy.
+    """Spawn the task that gives a copy, perhaps with further names, its final name in the phase NAME.
 
-    As ``after_representative``, where the first name is not given yet."""
+    It corresponds to ``after_representative`` for a copy whose first name is not given yet. ``took`` is the duration of
+    the copy in nanoseconds.
+    """
     lacks = None if shortcoming is None else shortcoming.plain
     task = NameGroup(item, made, copy.known, copy.chunk, copy.writers, lacks, took)
     result.spawn(task, CALL_COST, phase=max(Phase.NAME, result.phase))

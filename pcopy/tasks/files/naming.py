@@ -1,8 +1,9 @@
-"""Gives items their final names, where nothing may be replaced unasked (docs/design/jobs.md).
+"""Giving copies their final names if nothing may be replaced without permission (docs/design/jobs.md).
 
-If a name is taken by the very item that was to be named, an earlier run has named it; else ``--existing`` decides. What
-gives way is exchanged for the item, and looked at once more: if it has changed since the decision, both are exchanged
-back. If a file system knows no exchange, a file that is saved between the look and the rename is lost.
+If the name leads to the copy itself already, an earlier run has given it that name; any other existing item is handled
+according to ``--existing``. An item that is replaced is first exchanged with the copy and then examined once more: if
+it has changed since the decision, both are exchanged back. If a file system cannot exchange two names, a file that
+another program saves between the examination and the rename is lost.
 """
 
 from __future__ import annotations
@@ -29,30 +30,32 @@ from pcopy.tasks.base.values import Known, Place, Unnamed
 from pcopy.tasks.files.existing import Existing, existing, look
 
 _TRIES = 5
-"""How often others may be quicker."""
+"""Number of attempts to give a name, if other programs change it at the same time."""
 
 _TYPES = {FILE: stat.S_IFREG, b"l": stat.S_IFLNK, b"p": stat.S_IFIFO, b"s": stat.S_IFSOCK}
+"""File type bits of st_mode, by type byte."""
 _TYPES |= {CHARACTER: stat.S_IFCHR, BLOCK: stat.S_IFBLK}
 
 
 class Naming:
-    """Gives items their names in ``place``, where they wait, one after the other.
+    """Service that gives copies their names in the directory ``place``, in which they have temporary names.
 
-    None is moved there from another directory: whoever owns that may have put something of his own there, under the
-    temporary name, and that would end in a directory of somebody else's.
+    No copy is moved there from another directory: the owner of that directory could have replaced it under its
+    temporary name, and his item would then be moved into a directory of another user.
     """
 
     def __init__(self, rank: Rank, place: Place) -> None:
-        """Raises ``Problem``."""
+        """Open the target directory. Raise ``Problem`` on failure."""
         self._rank = rank
         self._place = place
         self._target = rank.open_target(place)
         self._device = rank.target_device(place)
 
     def give(self, name: bytes, item: Unnamed, known: Known) -> bool:
-        """``item``, which holds what is ``known``, is called ``name`` now; False if what is there stays.
+        """Rename the copy ``item`` to ``name``. Return False if an existing item is kept. Raise ``Problem`` on failure.
 
-        Raises ``Problem``.
+        Args:
+            known: contents of the copy.
         """
         rank, place, target = self._rank, self._place, self._target
         new_name = rank.new_name(place, name)
@@ -66,39 +69,39 @@ class Naming:
             if given is Given.GIVEN:
                 verify_name(target, new_name, item.inode)
                 return True
-            there = existing(rank, place, name)
-            if there is not None and is_it(there, item, known):
-                _remove_item(target, item)  # an earlier try, or an earlier run, gave it the name
-                return self._settle(there)
-            if there is not None and self._is_left_over(there):
+            present = existing(rank, place, name)
+            if present is not None and is_it(present, item, known):
+                _remove_item(target, item)  # an earlier attempt, or an earlier run, gave it the name
+                return self._settle(present)
+            if present is not None and self._is_left_over(present):
                 if self._rename(item.temporary, new_name):
                     return True
                 continue
-            if there is not None and not self._gives_way(there, item.temporary):
+            if present is not None and not self._gives_way(present, item.temporary):
                 return False
             if given is Given.GONE:
-                raise Problem("rename", errno.ENOENT, text="its temporary file is gone", again=True)
-            if there is not None and self._replace(there):
+                raise Problem("rename", errno.ENOENT, text="its temporary file no longer exists", again=True)
+            if present is not None and self._replace(present):
                 self._has_replaced = True
                 verify_name(target, new_name, item.inode)
                 return True
-        raise Problem("rename", errno.EAGAIN, text="what has its name is replaced all the time")
+        raise Problem("rename", errno.EAGAIN, text="other programs keep replacing the item that has its name")
 
     def how(self, nanoseconds: int) -> How:
-        """How the item has come about that was given its name last; to copy it took so many ``nanoseconds``."""
+        """Return how the item that was named last was copied; ``nanoseconds`` is the duration of its copy."""
         return How(Action.REPLACE if self._has_replaced else Action.COPY, nanoseconds)
 
-    def _gives_way(self, there: Existing, name: bytes) -> bool:
-        """Return True if what is ``there`` may be replaced by the item, which is called ``name`` now; raises
-        ``Problem``."""
+    def _gives_way(self, present: Existing, name: bytes) -> bool:
+        """Return True if the existing item may be replaced by the copy, which has the temporary name ``name``. Raise
+        ``Problem`` on failure.
+        """
         source = self._source()
-        return there.may_replace(source) or there.has_other_text(source, self._target, name, on_source=False)
+        return present.may_replace(source) or present.has_other_text(source, self._target, name, on_source=False)
 
     def _source(self) -> Status:
-        """Return what decides of the status of the item's source.
+        """Return the part of the source's status that decisions need. Raise ``Problem`` on failure.
 
-        The length of a symbolic link and the number of a device are those of the item itself, which is a copy of it.
-        Raises ``Problem``.
+        The length of a symbolic link and the number of a device are taken from the copy.
         """
         known = self._known
         kind, size, device = _TYPES[known.kind], known.size, 0
@@ -109,14 +112,16 @@ class Naming:
                 size, device = made.st_size, made.st_rdev
         return Status(kind, size, device, known.version.mtime, 0)
 
-    def _replace(self, there: Existing) -> bool:
-        """What is ``there`` may give way; False: look again. Raises ``Problem``."""
-        target, device, name = self._target, self._device, there.name
-        if stat.S_ISDIR(there.status.st_mode):
-            clear_way(target, name, there.status)
+    def _replace(self, present: Existing) -> bool:
+        """Replace the existing item by the copy. Return False if the name must be examined again. Raise ``Problem`` on
+        failure.
+        """
+        target, device, name = self._target, self._device, present.name
+        if stat.S_ISDIR(present.status.st_mode):
+            clear_way(target, name, present.status)
             self._has_replaced = True
             return False
-        there.back_up()
+        present.back_up()
         namer, aside = self._rank.namer, self._exchanged
         if not namer.exchanges(device):
             return self._rename(self._item.temporary, name)
@@ -133,24 +138,31 @@ class Naming:
         except Problem:
             self._come_back()
             raise
-        return self._settle(there)
+        return self._settle(present)
 
     def _come_back(self) -> None:
-        """The item has its temporary name again, if it was to be exchanged. Raises ``Problem``."""
+        """Give the copy its temporary name again, if it has the name under which it was to be exchanged. Raise
+        ``Problem`` on failure.
+        """
         present = look(self._target, self._exchanged)
         if present is not None and present.st_ino == self._item.inode:
             self._rename(self._exchanged, self._item.temporary)
-            remove(self._target, self._exchanged)  # what is one inode already is not renamed
+            # rename(2) does nothing if both names are links to one inode, so the name may still exist.
+            remove(self._target, self._exchanged)
 
-    def _is_left_over(self, there: Existing) -> bool:
-        """Was an earlier run killed while it gave the name? Raises ``Problem``."""
+    def _is_left_over(self, present: Existing) -> bool:
+        """Return True if the existing item is a placeholder of an earlier run that was killed while it gave the name.
+        Raise ``Problem`` on failure.
+        """
         rank = self._rank
-        if rank.job.run == 1 or not is_placeholder(there.status):
+        if rank.job.run == 1 or not is_placeholder(present.status):
             return False
         return rank.namer.needs_placeholders(self._target, self._device, rank.temporary_names.next())
 
     def _rename(self, old: bytes, new: bytes) -> bool:
-        """Replaces what has the ``new`` name; False if one of the two is gone. Raises ``Problem``."""
+        """Rename ``old`` to ``new``, replacing an existing item. Return False if one of the two does not exist. Raise
+        ``Problem`` on failure.
+        """
         try:
             os.rename(old, new, src_dir_fd=self._target, dst_dir_fd=self._target)
         except FileNotFoundError:
@@ -159,19 +171,21 @@ class Naming:
             raise Problem.of("rename", error) from error
         return True
 
-    def _settle(self, there: Existing) -> bool:
-        """What has come out of an exchange is removed, or goes back (False). Raises ``Problem``."""
-        target, name, aside = self._target, there.name, self._exchanged
-        left = look(target, aside)
-        if left is None:
+    def _settle(self, present: Existing) -> bool:
+        """Remove the item that was exchanged for the copy, or exchange both back and return False. Raise ``Problem`` on
+        failure.
+        """
+        target, name, aside = self._target, present.name, self._exchanged
+        status = look(target, aside)
+        if status is None:
             return True
-        replaced, source = there._replace(name=aside, status=left), self._source()
+        replaced, source = present._replace(name=aside, status=status), self._source()
         if not (replaced.gives_way(source) or replaced.has_other_text(source, target, name, on_source=False)):
             self._take_back(name)
             return False
-        if stat.S_ISDIR(left.st_mode):
+        if stat.S_ISDIR(status.st_mode):
             try:
-                clear_way(target, aside, left)
+                clear_way(target, aside, status)
             except Problem:
                 self._take_back(name)
                 raise
@@ -180,7 +194,11 @@ class Naming:
         return True
 
     def _take_back(self, name: bytes) -> None:
-        """Exchanges once more. What was saved over the item meanwhile gets its name again at once."""
+        """Exchange the copy and the replaced item once more.
+
+        If another program saved an item over the copy meanwhile, that item gets its name back immediately, and
+        ``Problem`` is raised.
+        """
         exchange, aside = self._rank.namer.exchange, self._exchanged
         try:
             exchange(self._target, aside, self._device, name)
@@ -194,39 +212,39 @@ class Naming:
         raise Problem("rename", errno.ESTALE, text=f"it was replaced several times at once; {had_a_name([aside])}")
 
 
-def is_it(there: Existing, item: Unnamed, known: Known) -> bool:
-    """Is what is there this very item? Raises ``Problem``.
+def is_it(present: Existing, item: Unnamed, known: Known) -> bool:
+    """Return True if the existing item is the copy ``item``. Raise ``Problem`` on failure.
 
-    Where inodes alone can be compared, size and time must be the source's, too.
+    If only inode numbers can be compared, size and time must also equal those of the source.
     """
-    present, mount = there.status, there.place.target_id.mount
-    if present.st_ino != item.inode:
+    status, mount = present.status, present.place.target_id.mount
+    if status.st_ino != item.inode:
         return False
-    with held_open(open_node(there.directory, there.name, on_source=False)) as held:
-        found = identity_of(held, status_of(held), mount, made=True)
+    with held_open(open_node(present.directory, present.name, on_source=False)) as descriptor:
+        found = identity_of(descriptor, status_of(descriptor), mount, made=True)
     likeness = Identity(mount, item.inode, item.mark).compare(found)
     if likeness is Likeness.UNTOLD:
-        same_size = known.kind != FILE or present.st_size == known.size
-        return same_size and are_times_equal(known.version.mtime, present.st_mtime_ns, 0)
+        same_size = known.kind != FILE or status.st_size == known.size
+        return same_size and are_times_equal(known.version.mtime, status.st_mtime_ns, 0)
     return likeness is Likeness.SAME
 
 
 def _remove_item(directory: int, item: Unnamed) -> None:
-    """If it has its temporary name; raises ``Problem``."""
+    """Remove the copy if it has its temporary name. Raise ``Problem`` on failure."""
     present = look(directory, item.temporary)
     if present is not None and present.st_ino == item.inode:
         remove(directory, item.temporary)
 
 
 def discard(rank: Rank, home: Place, item: Unnamed, result: Result | None = None) -> None:
-    """Removes the item, which gets no name; whatever else has its temporary name stays.
+    """Remove a copy that gets no name. Any other item under its temporary name is kept.
 
-    A ``result`` tells of what can't be removed.
+    If ``result`` is given, a copy that cannot be removed is reported.
     """
     try:
         _remove_item(rank.open_target(home), item)
     except Problem as problem:
-        if result is not None and problem.errno not in (errno.ENOENT, errno.ESTALE):  # its directory has gone
+        if result is not None and problem.errno not in (errno.ENOENT, errno.ESTALE):  # its directory was removed
             name = os.fsdecode(item.temporary)
             text = f"a temporary file cannot be removed: {name}: {problem.operation}: {problem.strerror}"
             result.warn(home, b"", text)

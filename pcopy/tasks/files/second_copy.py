@@ -1,4 +1,4 @@
-"""A copy of an item of the destination, made where the file system refuses it a further name (hard link)."""
+"""Copying an item of the destination, if the file system refuses a further hard link to it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.source import open_to_read, status_of
 from pcopy.tasks.base.rank import Rank
 
-_CHANGED = "it changed while it was copied, since the file system refuses a hard link"
+_CHANGED = "it changed while it was copied (it was copied because the file system refuses a hard link)"
 _ALL = Preserve()
 
 
 def copy_item(rank: Rank, directory: int, name: bytes, present: os.stat_result, to: int, new_name: bytes) -> int:
-    """Copy ``name`` of the open ``directory``, which is the item ``present``, to ``new_name`` in the open ``to``.
+    """Copy the item ``name`` of the open ``directory`` to ``new_name`` in the open directory ``to``, with all of its
+    metadata.
 
-    The name must be free (else ``Problem`` with EEXIST). The copy gets all metadata of the item. Returns its inode
-    number. Raises ``Problem``; nothing is left then.
+    Return the inode number of the copy. Raise ``Problem``, with EEXIST if the new name is taken; no copy remains then.
+
+    Args:
+        present: the status of the item. If another item has its name now, ``Problem`` is raised.
     """
     if stat.S_ISREG(present.st_mode):
         return _copy_file(rank, directory, name, present, to, new_name)
     try:
         node = read_node(directory, name, present.st_ino, _ALL)
-    except Problem as problem:  # which takes the directory for one of the source
+    except Problem as problem:  # raised anew, because read_node reports every problem as one of the source
         raise Problem(problem.operation, problem.errno or 0, text=problem.strerror or "") from problem
     with NewNode.made(to, new_name, node, is_temporary=True) as new:
         new.dress(node.attributes, _ALL, rank.options.umask)
@@ -39,6 +42,7 @@ def copy_item(rank: Rank, directory: int, name: bytes, present: os.stat_result, 
 
 
 def _copy_file(rank: Rank, directory: int, name: bytes, present: os.stat_result, to: int, new_name: bytes) -> int:
+    """Copy a regular file, as ``copy_item`` does."""
     with failing("open"):
         reading = open_to_read(directory, name)
     with held_open(reading), NewFile.at(to, new_name) as new:

@@ -1,12 +1,11 @@
-"""SplitFile: a large file becomes chunks, copied into one temporary file.
+"""SplitFile divides a large file into chunks, which are copied into one temporary file.
 
-All ranks copy chunks at once, unless both sides are local file systems: there several writers of a file would only wait
-for its lock (``pcopy.fsio.ways``), and so each chunk spawns the next one when it is done. A job that is resumed goes on
-with the chunks that are left in either case.
+All ranks copy chunks at the same time, unless both sides are local file systems: several writers of one file would only
+wait for its lock there (``pcopy.fsio.ways``), so each chunk spawns the next one when it is done. In both cases a
+resumed job continues with the chunks that remain.
 
-The chunk is chosen when the file's turn comes, from what is known by then: about the bytes found so far, divided among
-64 chunks a rank (``pcopy.tasks.base.spreading``), and whole stripes. The owner of the file is told of each
-(``chunk_ledger``).
+The size of the chunks is chosen when the file is opened, from the bytes found by then: about 1/64 of each rank's share
+(``pcopy.tasks.base.spreading``), in whole stripes. Every chunk is reported to the owner of the file (``chunk_ledger``).
 """
 
 from __future__ import annotations
@@ -36,18 +35,21 @@ from pcopy.tasks.links.make_links import after_representative, copy_here, pass_o
 from pcopy.units import show_size
 
 MOST_STRIPES = 1 << 20
-"""Of a file whose chunks are the stripes of one OST each: of each stripe something is kept in memory."""
+"""Largest number of stripes of a file whose chunks are formed by OST. A few bytes are kept in memory
+for each stripe.
+"""
 
 
 class SplitFile(OfItem, code=12, doing="copying", is_note=False):
-    """A large file; the further names of ``item`` become hard links to it."""
+    """Task that copies a large file. The further names of ``item`` become hard links to the copy."""
 
     @property
     def unmade(self) -> Item:
+        """The file: the task creates its first copy."""
         return self.item
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        """Splits the file, or copies it whole if it is under one and a half chunks."""
+        """Split the file into chunks, or copy it as a whole if it has less than one and a half chunks."""
         item = self.item
         try:
             if rank.options.dry_run:
@@ -65,8 +67,11 @@ class SplitFile(OfItem, code=12, doing="copying", is_note=False):
 
 
 def after_settled(rank: Rank, result: Result, item: Item, settled: Settled) -> None:
-    """The first name is copied, or was there and stays. The others become links to that only if it is the same:
-    whoever keeps an old file wants no further names of it."""
+    """Have the further names of ``item`` copied or linked, after its first name was copied or skipped.
+
+    They become hard links to an existing item only if it equals the source; an old file that the user keeps gets no
+    further names.
+    """
     if settled.unnamed is not None:
         copy = copy_here(rank, NOWHERE, settled.known)
         name_later(result, item, settled.unnamed, copy, shortcoming=settled.shortcoming, took=settled.how.nanoseconds)
@@ -77,26 +82,30 @@ def after_settled(rank: Rank, result: Result, item: Item, settled: Settled) -> N
 
 
 def _in_turn(rank: Rank, place: Place) -> bool:
-    """Are the chunks of a large file copied one after the other?"""
+    """Return True if the chunks of a large file are copied one after the other. Raise ``Problem`` on failure."""
     if rank.size == 1:
         return True
-    opened = rank.open_source(place), rank.open_target(place)  # only then the source's device is known for certain
+    opened = rank.open_source(place), rank.open_target(place)  # opened first: only then are the device numbers certain
     sides = zip(rank.devices(place), opened, strict=True)
     return all(rank.mover.ways.of(device, directory).is_local for device, directory in sides)
 
 
 def _chunk(rank: Rank, size: int, in_turn: bool, unit: int = 0) -> int:
-    """Bytes of a chunk. Those that are copied in turn need not be many, for ranks to end together."""
+    """Return the size of a chunk in bytes. Chunks that are copied one after the other may be larger, because they are
+    not distributed over ranks.
+    """
     if in_turn and not rank.options.chunk_size:
         unit = max(unit, SMALLEST_IN_TURN)
     return rank.chunk(size, unit)
 
 
 def _split(item: Item, rank: Rank, result: Result, *, in_turn: bool) -> Generator[None, None, None]:
-    """Makes the temporary file, or empties the existing one, and spawns what fills it; raises ``Problem``."""
+    """Create the temporary file, or empty the existing file, and spawn the tasks that fill it. Raise ``Problem`` on
+    failure.
+    """
     began = time.monotonic_ns()
     source, target = rank.open_source(item.place), rank.open_target(item.place)
-    # The chunks and FinishFile open it again.
+    # Closed without a check: the tasks that copy the chunks, and FinishFile, open the file again.
     with held_open(open_source(source, item.name, follow=rank.options.dereference)) as reading:
         status = status_of(reading, on_source=True)
         check_found(status, rank.source_device(item.place, item.mount), item.inode)
@@ -126,25 +135,28 @@ def _split(item: Item, rank: Rank, result: Result, *, in_turn: bool) -> Generato
 
 
 def _spawn_chunks(rank: Rank, result: Result, file: OpenFile, stripes: Stripes, *, data: int, in_turn: bool) -> None:
-    """Spawn the tasks that fill the file, and FileOpened; or FinishFile if nothing is to be filled.
+    """Spawn the tasks that fill the file, and FileOpened; or FinishFile alone if there is nothing to fill.
 
-    ``data``: bytes of the file that are in no hole.
+    Args:
+        stripes: layout of the new file.
+        data: bytes of the file that are not in holes.
+        in_turn: True if chunks are copied one after the other.
     """
     size = file.version.size
-    chunk = _chunk(rank, size, in_turn, stripes.unit)  # it may have grown since it was found
+    chunk = _chunk(rank, size, in_turn, stripes.unit)  # computed anew: the file may have grown since it was found
     if not rank.options.chunk_size:
         chunk = chunk_with_holes(chunk, size, data, rank.size)
     nothing_to_read = file.cloned and not rank.digests
-    if nothing_to_read or not size:  # it may have been emptied since it was found: no chunk would be done
+    if nothing_to_read or not size:  # an empty file (truncated since it was found) has no chunk that could end it
         rank.counters[counts.MOVED] += size
         digest = rank.hashing.chunks(0, []) if rank.digests else b""
         result.spawn(FinishFile(file, digest, chunk, bytes((rank.hosts.here,))), owner=rank.number)
         return
     from pcopy.tasks.files.copy_chunk import CopyChunk, by_ost, in_order, spawn_chunks  # few jobs need it
 
-    # Many links must not travel with each chunk.
+    # The further names, which may be many, are not sent with each chunk.
     alone = file._replace(item=file.item._replace(names=file.item.names[:1], failed=()))
-    if in_turn and not file.cloned:  # who only reads waits for nobody
+    if in_turn and not file.cloned:  # readers of a cloned file do not wait for each other
         result.spawn(FileOpened(file, -(-size // chunk), chunk))
         end = min(chunk, size)
         result.spawn(CopyChunk(alone, 0, end, 0, 0, 0, True), end)
@@ -157,7 +169,9 @@ def _spawn_chunks(rank: Rank, result: Result, file: OpenFile, stripes: Stripes, 
 
 
 def _may_stripe(rank: Rank, result: Result, file: OpenFile, stripes: Stripes) -> bool:
-    """May each chunk be what lies on one OST? A digest needs stripes that are whole subtrees of blocks."""
+    """Return True if each chunk may consist of the stripes on one OST. If digests are computed, a stripe must be a
+    power of two of blocks.
+    """
     place, name = file.item.names[0]
     if len(stripes.osts) < 2:
         return False

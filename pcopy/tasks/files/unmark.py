@@ -1,7 +1,7 @@
-"""Unmark: files that were written over (``--inplace``) lose their marks, once their contents are on stable storage.
+"""Unmark removes the marks of files that were overwritten (``--inplace``), once their contents are on stable storage.
 
-The task runs in LINK, and is recorded together with the end of the task that has filled the files. So however a run has
-ended, a resumed job knows unfinished files by their marks.
+The task runs in LINK, and is recorded together with the end of the task that filled the files. So a resumed job
+recognises incomplete files by their marks, however the earlier run has ended.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pcopy.tasks.base.values import unpack_numbers
 from pcopy.tasks.files.existing import status_there
 
 
-class Unmark(OfPlace, code=17, doing="syncing what was written over in", is_note=False):
-    """Files of one directory that were written over and are whole: safe on storage they lose their marks.
+class Unmark(OfPlace, code=17, doing="syncing overwritten files of", is_note=False):
+    """Task that syncs files of one directory that were overwritten completely, and removes their marks.
 
-    They have ``failed`` if they lack metadata.
+    ``failed`` is True if they lack metadata, so that they were counted as failed already.
     """
 
     names: bytes
@@ -28,7 +28,9 @@ class Unmark(OfPlace, code=17, doing="syncing what was written over in", is_note
     failed: bool = False
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        """One after the other. What can't be brought to storage has failed, though it has been counted as copied."""
+        """Process the files one by one. A file that cannot be brought to stable storage counts as failed, although it
+        was counted as copied.
+        """
         place = self.place
         for name, inode in zip(unpack_names(self.names), unpack_numbers(self.inodes), strict=True):
             try:
@@ -36,7 +38,11 @@ class Unmark(OfPlace, code=17, doing="syncing what was written over in", is_note
                 unmark(target, rank.new_name(place, name), inode, rank.job.name, sync=rank.options.sync)
             except Problem as problem:
                 if self.failed:
-                    result.warn(place, name, f"it keeps its mark: {problem.operation}: {problem.strerror}")
+                    result.warn(
+                        place,
+                        name,
+                        f"its mark as incomplete cannot be removed: {problem.operation}: {problem.strerror}",
+                    )
                     continue
                 present = status_there(rank, place, name)
                 size = present.st_size if present is not None else 0

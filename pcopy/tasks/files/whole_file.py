@@ -1,4 +1,6 @@
-"""Copies one regular file by one rank, under a temporary name: files with holes, replaced ones, middling ones."""
+"""Copying of one regular file by one rank, under a temporary name: files with holes, existing files that are replaced,
+and medium-sized files.
+"""
 
 from __future__ import annotations
 
@@ -42,11 +44,15 @@ if TYPE_CHECKING:
 
 
 class Settled(NamedTuple):
-    """What became of an item, which is counted as copied, or skipped, unless it is ``unnamed``: to be named yet.
+    """Outcome of an item that was copied or skipped. The item was counted already, unless ``unnamed`` is set.
 
-    ``known`` is what the source holds. ``made`` is the target, told where further names are wanted that may be linked
-    to it: what was skipped may be anything. ``shortcoming``: what its metadata lacks.
-    ``how`` it was copied.
+    Fields:
+        known: type, size, digest and version of the source.
+        made: identity of the item in the target, if further names may be linked to it; else None. For a skipped item it
+            is None unless that item equals the source.
+        unnamed: the copy, if it still has its temporary name; else None.
+        shortcoming: the problem with its metadata, or None.
+        how: action and duration of the copy.
     """
 
     known: Known
@@ -57,22 +63,26 @@ class Settled(NamedTuple):
 
     @property
     def is_kept(self) -> bool:
-        """Was it there, and stays, so that it gets no further names?"""
+        """True if the item existed and was kept, and gets no further names."""
         return self.unnamed is None and self.made is None
 
 
 def would_be(known: Known) -> Settled:
-    """What a dry run tells of an item that would be made."""
+    """Return the outcome, in a dry run, of an item that would be created."""
     return Settled(known, UNMADE)
 
 
 def copy_whole(
     rank: Rank, result: Result, item: Item, *, linked: bool, together: StoredTogether | None = None
 ) -> Generator[None, None, Settled]:
-    """Copies the file, by its first name, if it is wanted; raises ``Problem``, and leaves the old target then.
+    """Copy the file, by its first name, unless the existing item is kept. Raise ``Problem``; the existing item is
+    unchanged then.
 
-    One with further names is verified with its links. ``linked``: such names may be found later. ``together``: a file
-    that must be on stable storage before it gets its name is added to it, and the next step may be delayed.
+    Args:
+        linked: True if further names of the inode may be found later. An item with further names is verified together
+            with its links.
+        together: if given, a file that must be on stable storage before it gets its name is added to it; the next step
+            must come after these files were stored.
     """
     began = time.monotonic_ns()
     with _checked(rank, item) as opened:
@@ -87,8 +97,8 @@ def copy_whole(
         else:
             place, source = item.place, (reading, status)
             rank.learn_times(rank.open_target(place), rank.target_device(place), result.notices)
-            there = None if present is None else present.status
-            with stating_removal(rank, rank.open_target(place), rank.new_name(place, item.name), there):
+            present_status = None if present is None else present.status
+            with stating_removal(rank, rank.open_target(place), rank.new_name(place, item.name), present_status):
                 settled = yield from _write(rank, result, item, source, present, linked=linked, together=together)
     took = 0 if rank.options.dry_run else time.monotonic_ns() - began
     settled = settled._replace(how=How.over(present, took))
@@ -98,7 +108,11 @@ def copy_whole(
 
 
 class _Opened:
-    """A file of the source, open for reading. One that ``stays`` is counted already: closing it cannot fail it."""
+    """A file of the source, open for reading.
+
+    ``stays`` is True if the existing item was kept and counted already, so that an error on closing must not fail the
+    file.
+    """
 
     def __init__(self, descriptor: int, status: os.stat_result) -> None:
         self.descriptor = descriptor
@@ -108,7 +122,7 @@ class _Opened:
 
 @contextmanager
 def _checked(rank: Rank, item: Item) -> Generator[_Opened, None, None]:
-    """The file, open for reading, and its status: it is the one that was found."""
+    """Open the file for reading, and close it at the end. Raise ``Problem`` if it is not the file that was found."""
     reading = open_source(rank.open_source(item.place), item.name, follow=rank.options.dereference)
     stays = False
     try:
@@ -122,9 +136,11 @@ def _checked(rank: Rank, item: Item) -> Generator[_Opened, None, None]:
 
 
 def what_stays(rank: Rank, result: Result, item: Item) -> Generator[None, None, Settled | None]:
-    """As ``copy_whole``, where what is there stays; None if the file has to be copied. Raises ``Problem``."""
+    """Count the item as skipped if the existing item is kept, and return the outcome; return None if the file must be
+    copied. Raise ``Problem`` on failure.
+    """
     with _checked(rank, item) as opened:
-        opened.stays = True  # or it is opened again
+        opened.stays = True  # if it is not kept, the file is opened again to be copied
         present = existing(rank, item.place, item.name)
         reading, status = opened.descriptor, opened.status
         return (yield from settled_already(result, item.name, present, reading, status, linked=True))[1]
@@ -133,10 +149,12 @@ def what_stays(rank: Rank, result: Result, item: Item) -> Generator[None, None, 
 def settled_already(
     result: Result, name: bytes, present: Existing | None, reading: int, status: os.stat_result, *, linked: bool
 ) -> Generator[None, None, tuple[Existing | None, Settled | None]]:
-    """Return what is present in the target, and what has become of the file ``name`` if that stays: it counts as
-    skipped. The second is None if nothing is present, or if it gives way.
+    """Return the existing item of the target (or None), and the outcome of the file ``name`` if the existing item is
+    kept.
 
-    An item that has changed since it was examined is examined again. Raises ``Problem``.
+    The file counts as skipped then. The outcome is None if there is no existing item, or if it is replaced.
+
+    An item that has changed since it was examined is examined again. Raise ``Problem`` on failure.
     """
     for examination in range(1, EXAMINATIONS + 1):
         if present is None or present.may_replace(status):
@@ -153,8 +171,9 @@ def settled_already(
 def _settled(
     result: Result, name: bytes, present: Existing, reading: int, status: os.stat_result, *, linked: bool
 ) -> Generator[None, None, Settled | None]:
-    """As ``settled_already``, of an item that the policy lets stay if its contents are right. Raises ``TargetChanged``
-    if it is to be examined again."""
+    """Do the same as ``settled_already`` for an existing item that is kept if its contents equal the source. Raise
+    ``TargetChanged`` if it must be examined again.
+    """
     rank, options = present.rank, present.rank.options
     known = Known(FILE, status.st_size, b"", Version.of(status))
     if present.is_compared(status):
@@ -163,7 +182,8 @@ def _settled(
             return None
     else:
         same = options.compares and alike(status, present.status, options.modify_window)
-    may_link = linked and same and present.is_linkable(status)  # before it is mended: others may hold it open
+    # Decided before its metadata is updated: another user may have opened the file for writing before that.
+    may_link = linked and same and present.is_linkable(status)
     action = Action.SKIP
     if mends(rank):
         from pcopy.tasks.files.mend import is_copied_for_links, is_dressed, mended
@@ -171,10 +191,10 @@ def _settled(
         if not is_dressed(rank, present.place, name, status, present):
             if linked and same and not may_link and is_copied_for_links(present, status):
                 return None
-            left = mended(result, name, present, read_attributes(reading, status, options.preserve))
-            if left is None:
+            updated = mended(result, name, present, read_attributes(reading, status, options.preserve))
+            if updated is None:
                 return None
-            present, action = left
+            present, action = updated
     made = present.identity() if may_link else None
     skipped(rank, result, present.place, name, known, action)
     return Settled(known, made)
@@ -190,14 +210,16 @@ def _write(
     linked: bool,
     together: StoredTogether | None,
 ) -> Generator[None, None, Settled]:
-    """``source`` is open, and has this status. Raises ``Problem``."""
+    """Copy the file, and return the outcome. ``source`` is an open descriptor and its status. Raise ``Problem`` on
+    failure.
+    """
     reading, status = source
     (place, name), version = item.names[0], Version.of(status)
     options = rank.options
     target, new_name = rank.open_target(place), rank.new_name(place, name)
-    there = None if present is None else present.status
+    present_status = None if present is None else present.status
     kept = None if present is None else present.kept_from(status)
-    temporary = name_to_make(rank, target, new_name, there, status)
+    temporary = name_to_make(rank, target, new_name, present_status, status)
     over, recipe = over_or_new(rank, place, None if kept is None else present, reading, status, temporary)
     with NewFile.beside(target, temporary, layout=recipe, over=over) as new:
         made = new.identity(place.target_id.mount) if linked else None
@@ -211,12 +233,12 @@ def _write(
         unnamed = Unnamed(temporary, inode, mark_of(new.descriptor, made=True)) if named_later else None
         if over is None and unnamed is None:
             if not sync and new.awaits_storage:
-                from pcopy.tasks.base.storing import stored  # few files have holes
+                from pcopy.tasks.base.storing import stored  # imported late: few files have holes
 
                 yield from stored(rank, new, together)
             if present is not None:
                 present.back_up(status)
-            new.commit(new_name, there, sync=sync, store=options.sync, marked=may_be_marked(rank, present))
+            new.commit(new_name, present_status, sync=sync, store=options.sync, marked=may_be_marked(rank, present))
         else:
             new.keep(sync=sync)
     if over is not None:
@@ -224,10 +246,10 @@ def _write(
     shortcoming = new.shortcoming
     if shortcoming is not None and unnamed is None:
         shortcoming.made = made
-        raise shortcoming  # the contents are whole and in their place
+        raise shortcoming  # the contents are complete and under their final name
     if over is None:
         laid_out(rank, result, place, new.recipe if new.other_layout else recipe, target, 1)
-    result.applied(place, name, applied)  # not before it is copied: what fails is tried again
+    result.applied(place, name, applied)  # only after the copy has succeeded: an item that fails is tried again
     known = Known(FILE, size, rank.hashing.file(hasher) if hasher is not None else b"", version)
     return Settled(known, made, unnamed, shortcoming)
 
@@ -235,13 +257,14 @@ def _write(
 def _filled(
     rank: Rank, reading: int, status: os.stat_result, new: NewFile
 ) -> Generator[None, None, tuple[ContentHasher | None, int]]:
-    """Give ``new`` the contents; return what knows their digest, if that is wanted, and their size in bytes.
+    """Write the contents of the new file. Return the hasher of the contents, if digests are computed, and the size in
+    bytes.
 
-    The size of files that are generated as they are read (/proc) is known only then. Raises ``Problem``.
+    The size of files that are generated when they are read (/proc) is known only then. Raise ``Problem`` on failure.
     """
     devices, hasher, size = (status.st_dev, new.status.st_dev), rank.hasher(), 0
     with closing(rank.mover.fill(reading, new.descriptor, status, devices, hasher, extend=new.extend)) as steps:
-        for moved in steps:  # what is done beside ends before the files are closed
+        for moved in steps:  # a thread that copies ends before the files are closed
             rank.counters[counts.MOVED] += moved
             size += moved
             yield
