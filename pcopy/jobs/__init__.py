@@ -1,1 +1,1 @@
-"""Jobs between their runs: where they are kept, listed, gone on with and given up."""
+"""Jobs between their runs: recording, listing, resuming and discarding them."""

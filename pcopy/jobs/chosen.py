@@ -1,7 +1,8 @@
-"""Unfinished jobs, for their users: listed, chosen to be gone on with, discarded.
+"""Commands for unfinished jobs: list them (``--jobs``), select one to resume (``--resume``), discard one
+(``--discard``).
 
-Rule: nothing is guessed. ``--resume`` without a name goes on only if one single job can be meant, and no job is touched
-that somebody works on.
+Rules: nothing is guessed. ``--resume`` without a name works only if exactly one job can be meant. No job is changed
+while a rank works on it.
 """
 
 from __future__ import annotations
@@ -36,13 +37,17 @@ from pcopy.text import shown
 Tell = Callable[[str], object]
 
 
-def resume(word: bytes, tell: Tell) -> tuple[StoredJob, Lock]:
-    """The job that the user means by ``word`` (empty: the only one), its roots as they are now, and rank 0's lock.
+def resume(word: bytes, report: Tell) -> tuple[StoredJob, Lock]:
+    """Return the job that ``word`` names, with the current device numbers of its roots, and its lock for rank 0.
 
-    Raises ``Refused`` if there is none, if several can be meant (after ``tell`` was given a list of them), if a rank
-    still works on it, or if its roots are not what they were.
+    Args:
+        word: a job's name or directory; empty: the only unfinished job.
+        report: prints a list of jobs if several can be meant.
+
+    Raise ``Refused`` if there is no such job, if several can be meant, if a rank still works on it, or if its roots are
+    not the directories that it started with.
     """
-    path = job_path(word) if word else _only_one(tell)
+    path = job_path(word) if word else _only_one(report)
     with _naming_its_job(path):
         job, lock = take(path)
     if job.file.state == RUNNING:
@@ -55,12 +60,13 @@ def resume(word: bytes, tell: Tell) -> tuple[StoredJob, Lock]:
 
 
 def job_path(word: bytes) -> bytes:
-    """The directory of the job that ``word`` names: with a slash a path, else a job in the state directory, or a path.
+    """Return the directory of the job that ``word`` names.
 
-    Raises ``Refused`` if there is nothing of that name.
+    A word with a slash is a path. Any other word is the name of a job in the state directory, or else a path. Raise
+    ``Refused`` if neither exists.
     """
     if b"/" not in word and word not in (b".", b".."):
-        with suppress(Refused):  # no home is known, and no job by its name
+        with suppress(Refused):  # Without a home directory no job has a name.
             path = os.path.join(state_directory(), word)
             if os.path.lexists(path):
                 return path
@@ -71,19 +77,19 @@ def job_path(word: bytes) -> bytes:
 
 
 def _meant(word: bytes) -> str:
-    """What to do about ``word``, which names no job."""
+    """Return advice for a ``word`` that names no job: a similar name, or the command that lists all."""
     if b"/" in word and (text := meant(word)):
         return text
     with suppress(Refused):
         names = [name_of(listed.path) for listed in unfinished(state_directory())]
         if near := nearest(os.fsdecode(word), names):
             return f"{near} is one: was that meant?"
-    return "pcopy --jobs lists those that there are (one that has ended with status 0 is gone)"
+    return "pcopy --jobs lists all unfinished jobs (one that ended with status 0 is not kept)"
 
 
 @contextmanager
 def _naming_its_job(path: bytes) -> Iterator[None]:
-    """Where ``path`` is no job, but what one copies from or to, that one is named."""
+    """Add the name of a job to a ``NoJob`` error of the block if ``path`` is a source or destination of that job."""
     try:
         yield
     except NoJob as none:
@@ -96,7 +102,10 @@ def _naming_its_job(path: bytes) -> Iterator[None]:
 
 
 def listing(as_json: bool) -> list[str]:
-    """The lines of ``--jobs``: a table, or with ``as_json`` an object a line. Raises ``Refused``."""
+    """Return the output lines of ``--jobs``: a table, or with ``as_json`` a JSON object per line.
+
+    Raise ``Refused`` if the state directory cannot be read.
+    """
     state = state_directory()
     found = unfinished(state)
     if as_json:
@@ -106,11 +115,16 @@ def listing(as_json: bool) -> list[str]:
     return table(found)
 
 
-def discard(word: bytes, remove_temporaries: Callable[[StoredJob], object], tell: Tell) -> None:
-    """Removes the job that ``word`` names, and before that, by ``remove_temporaries``, its files in the destination.
+def discard(word: bytes, remove_temporaries: Callable[[StoredJob], object], report: Tell) -> None:
+    """Remove the job that ``word`` names, and its temporary files in the destination.
 
-    ``tell`` hears what was left where. Raises ``Refused`` if there is no such job, if somebody works on it, or if its
-    destination is not there, but may come back.
+    Args:
+        word: a job's name or directory.
+        remove_temporaries: removes the temporary files; called before the job is removed.
+        report: prints what could not be removed.
+
+    Raise ``Refused`` if there is no such job, if a rank works on it, or if its destination is missing but may come back
+    (a missing mount).
     """
     path = job_path(word)
     try:
@@ -119,67 +133,73 @@ def discard(word: bytes, remove_temporaries: Callable[[StoredJob], object], tell
     except Unreadable as unreadable:
         job_name = shown(os.path.basename(path)) if is_in_state_directory(path) else "JOB"
         remove_unreadable(path)
-        tell(f"{unreadable.what}; temporary files (.pcopy-{job_name}-*) may be left in its destination")
+        report(f"{unreadable.what}; temporary files (.pcopy-{job_name}-*) may be left in its destination")
         return
-    _discard(job, lock, remove_temporaries, tell)
+    _discard(job, lock, remove_temporaries, report)
 
 
-def discard_superseded(found: Sequence[Listed], remove_temporaries: Callable[[StoredJob], object], tell: Tell) -> None:
-    """Removes those jobs that are still what they were when they were ``found``; what is in the way is told."""
+def discard_superseded(
+    found: Sequence[Listed], remove_temporaries: Callable[[StoredJob], object], report: Tell
+) -> None:
+    """Remove the jobs of ``found`` that have not changed since they were listed; report errors and go on."""
     for listed in found:
-        with suppress(Refused):  # it is over, or somebody works on it
+        with suppress(Refused):  # The job is over, or a rank works on it.
             job, lock = hold_job(listed.path)
             if job.file != listed.file:
                 lock.close()
                 continue
             try:
-                _discard(job, lock, remove_temporaries, tell)
+                _discard(job, lock, remove_temporaries, report)
             except Refused as refused:
-                tell(str(refused))
+                report(str(refused))
 
 
-def _discard(job: StoredJob, lock: Lock, remove_temporaries: Callable[[StoredJob], object], tell: Tell) -> None:
-    """As ``discard``, for a job that is ours; gives the lock back."""
+def _discard(job: StoredJob, lock: Lock, remove_temporaries: Callable[[StoredJob], object], report: Tell) -> None:
+    """Remove a job whose lock this process holds, as ``discard`` does; release the lock."""
     path = job.path
     with closing(lock):
         try:
             check_targets(job.file)
             refuse_lost_mounts(job.file)
-        except Gone as gone:
-            tell(f"temporary files (.pcopy-{job.file.name}-*) may be left where the destination was: {gone}")
+        except Gone as error:
+            report(f"temporary files (.pcopy-{job.file.name}-*) may be left where the destination was: {error}")
         except Refused as refused:
             raise Refused(
                 f"{refused}, so that the job's temporary files go, too; if it will not come back, remove {shown(path)}"
             ) from None
         else:
             for target in lost(job.file):
-                tell(
-                    f"{shown(target)}: not there, or not the one that the job copied to; if that was moved, temporary "
-                    f"files (.pcopy-{job.file.name}-*) may be left in it"
+                report(
+                    f"{shown(target)}: missing, or not the directory that the job copied to; if that was moved, "
+                    f"temporary files (.pcopy-{job.file.name}-*) may be left in it"
                 )
             remove_temporaries(job)
         for name in remove(job, lock):
-            tell(f"{shown(os.path.join(path, name))}: left, since it is not pcopy's")
+            report(f"{shown(os.path.join(path, name))}: not removed: pcopy did not create it")
 
 
 def to_standard_error(line: str) -> None:
-    """Takes lists and remarks unless somebody else does."""
+    """Print a line to standard error."""
     print(line, file=sys.stderr)
 
 
-def _only_one(tell: Tell) -> bytes:
+def _only_one(report: Tell) -> bytes:
+    """Return the directory of the only unfinished job on which no rank works.
+
+    Raise ``Refused`` if there is none or several, after ``report`` has printed a list.
+    """
     state = state_directory()
-    listed_all = unfinished(state)
-    found = [listed for listed in listed_all if listed.file is not None]
-    free = [listed for listed in found if not locks(listed.path)]
+    jobs = unfinished(state)
+    usable = [listed for listed in jobs if listed.file is not None]
+    free = [listed for listed in usable if not locks(listed.path)]
     if len(free) == 1:
         return free[0].path
-    if not found and listed_all:
-        tell("\n".join(f"cannot be used: {listed.trouble}" for listed in listed_all))
+    if not usable and jobs:
+        report("\n".join(f"cannot be used: {listed.trouble}" for listed in jobs))
         raise Refused(f"no unfinished job in {shown(state)} can be used as it is; name another directory: --resume DIR")
-    if not found:
+    if not usable:
         raise Refused(f"there is no unfinished job in {shown(state)}; name its directory: --resume DIR")
-    tell("\n".join(table(found)))
+    report("\n".join(table(usable)))
     if not free:
         raise Refused("all unfinished jobs are being worked on: wait for their end, or end them first")
     raise Refused(f"{len(free)} unfinished jobs can be meant; name one: pcopy --resume JOB")

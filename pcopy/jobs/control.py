@@ -1,7 +1,8 @@
-"""What is said to a job that runs, and what it tells of itself: two small files in its directory.
+"""Requests to a running job (``pcopy --control``), and its progress (``pcopy --jobs``): two small files in its job
+directory.
 
-Rank 0 looks for the one and replaces the other (``pcopy.launch.control``); whoever asks may be on another host that
-shares the directory. So nothing but the files is needed, neither signals nor ports (docs/formats/control.md).
+Rank 0 reads the requests and replaces the progress (``pcopy.launch.control``). The requesting process may run on
+another host that shares the directory. It needs no signals and no ports (docs/formats/control.md).
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from pcopy.text import counted, shown
 from pcopy.units import show_size
 
 ANSWERED_WITHIN = 15.0
-"""Seconds that a job has to answer: it looks every half second, and a network file system may show that late."""
+"""Seconds that a job has to answer a request. It looks for requests every half second, and a network file system may
+delay that.
+"""
 
 _TOLD = frozenset(
     (
@@ -31,12 +34,13 @@ _TOLD = frozenset(
         *("ranks", "bwlimit", "oplimit", "active", "paused", "control"),
     )
 )
+"""Keys that a complete progress file has."""
 _LOOK = 0.1
-"""Seconds between two looks for the answer."""
+"""Seconds between two attempts to read the answer."""
 
 
 class Change(NamedTuple):
-    """What the user wants to be otherwise; None: as it is. The numbers are as in ``pcopy.launch.steersman.Wanted``."""
+    """A request of the user; None leaves a value unchanged. Units are those of ``pcopy.launch.steersman.Wanted``."""
 
     bwlimit: int | None = None
     oplimit: int | None = None
@@ -45,13 +49,16 @@ class Change(NamedTuple):
 
     @property
     def wanted(self) -> dict[str, Any]:
+        """The values to change, by name."""
         return {name: value for name, value in self._asdict().items() if value is not None}
 
 
 def read(path: bytes, name: bytes) -> dict[str, Any] | None:
-    """What a file of the job in ``path`` says; None if it is not there, or is none that pcopy writes.
+    """Return the JSON object in the file ``name`` of the job in ``path``; None if the file is missing or holds no JSON
+    object.
 
-    The directory is opened anew: so a network file system looks at it anew. Raises ``Refused``, ``OSError``.
+    The directory is opened again for each call, so that a network file system fetches its current contents. Raise
+    ``Refused`` or ``OSError`` if it cannot be read.
     """
     with opened(path) as descriptor:
         try:
@@ -62,31 +69,34 @@ def read(path: bytes, name: bytes) -> dict[str, Any] | None:
 
 
 def write(path: bytes, name: bytes, values: Mapping[str, Any]) -> None:
-    """Replaces the file, as long as there is a job in ``path``; raises ``Refused``, ``OSError``."""
+    """Replace the file ``name`` of the job in ``path``; raise ``Refused`` or ``OSError`` if that fails, or no job is
+    there.
+    """
     with opened(path) as descriptor:
         os.stat(JOB, dir_fd=descriptor, follow_symlinks=False)
         files.replace(descriptor, name, json.dumps(values).encode() + b"\n", durable=False)
 
 
 def progress_of(path: bytes, run: int) -> dict[str, Any] | None:
-    """What the run number ``run`` of the job in ``path`` has told of itself at last, if it has."""
+    """Return the latest progress of run number ``run`` of the job in ``path``; None if that run has reported none."""
     try:
-        told = read(path, PROGRESS)
-    except (Refused, OSError):  # it has ended in this moment
+        progress = read(path, PROGRESS)
+    except (Refused, OSError):  # The job ended just now.
         return None
-    return told if told is not None and told.get("run") == run and told.keys() >= _TOLD else None
+    return progress if progress is not None and progress.get("run") == run and progress.keys() >= _TOLD else None
 
 
 def change(path: bytes, wanted: Change, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
-    """Changes the job that runs in ``path``; returns what it tells of itself once it has done so.
+    """Send a request to the job that runs in ``path``; return its progress once it has carried out the request.
 
-    Raises ``Refused`` if that can't be, and ``NotAllDone`` if there is no answer.
+    Raise ``Refused`` if no job runs there or the request is invalid, and ``NotAllDone`` if the job does not answer in
+    time.
     """
     until = clock() + ANSWERED_WITHIN
     _running(path)
     run = open_job(path).file.runs
-    told = _awaited(path, run, until, clock, lambda told: True)
-    ranks = int(told["ranks"])
+    progress = _awaited(path, run, until, clock, lambda progress: True)
+    ranks = int(progress["ranks"])
     if wanted.active is not None and not 1 <= wanted.active <= ranks:
         raise Refused(
             f"active={wanted.active}: the job has {counted(ranks, 'rank', 'ranks')}; write a number up to that"
@@ -98,47 +108,54 @@ def change(path: bytes, wanted: Change, clock: Callable[[], float] = time.monoto
     except OSError as error:
         raise Refused(f"{shown(path)}: cannot be written: {error.strerror}") from None
     try:
-        return _awaited(path, run, until, clock, lambda told: told["control"] == order)
+        return _awaited(path, run, until, clock, lambda progress: progress["control"] == order)
     except Refused:
-        raise NotAllDone(f"{shown(path)}: the job has ended meanwhile, before it has answered") from None
+        raise NotAllDone(f"{shown(path)}: the job ended before it answered") from None
 
 
 def _running(path: bytes) -> None:
-    """Raises ``Refused`` unless somebody works on the job."""
+    """Raise ``Refused`` unless rank 0 of the job is alive."""
     try:
         open_job(path)
-        found = holders(path)
+        active = holders(path)
     except NoJob:
-        raise Refused(f"{shown(path)}: no job runs there; pcopy --jobs lists those that there are") from None
-    if not any(holder.rank == 0 for holder in found):
-        raise Refused(f"{shown(path)}: the job is not running; to go on with it: pcopy --resume")
+        raise Refused(f"{shown(path)}: no job runs there; pcopy --jobs lists all jobs") from None
+    if not any(holder.rank == 0 for holder in active):
+        raise Refused(f"{shown(path)}: the job is not running; to resume it: pcopy --resume")
 
 
 def _awaited(
-    path: bytes, run: int, until: float, clock: Callable[[], float], is_it: Callable[[dict[str, Any]], bool]
+    path: bytes, run: int, until: float, clock: Callable[[], float], is_answer: Callable[[dict[str, Any]], bool]
 ) -> dict[str, Any]:
-    """What the job tells of itself, once that ``is_it``."""
+    """Return the job's progress once ``is_answer`` accepts it.
+
+    ``until`` is the deadline by ``clock``; after it ``NotAllDone`` is raised. Raise ``Refused`` if the job ends before.
+    """
     while clock() < until:
-        told = progress_of(path, run)
-        if told is not None and is_it(told):
-            return told
+        progress = progress_of(path, run)
+        if progress is not None and is_answer(progress):
+            return progress
         _running(path)
         time.sleep(_LOOK)
     raise NotAllDone(
-        f"{shown(path)}: the job has not answered for {ANSWERED_WITHIN:.0f} s: it may be at its end, or its storage "
-        "hangs; pcopy --jobs tells when it was heard of"
+        f"{shown(path)}: the job has not answered for {ANSWERED_WITHIN:.0f} s: it may be finishing, or its storage "
+        "hangs; pcopy --jobs shows the time of its last report"
     )
 
 
-def described(told: Mapping[str, Any]) -> str:
-    """What holds in a job, by what it tells: ``500 MiB/s at most, 2 of 8 ranks active, paused``; empty: nothing."""
+def described(progress: Mapping[str, Any]) -> str:
+    """Return the limits of a job for people, as ``500 MiB/s at most, 2 of 8 ranks active, paused``; empty if there are
+    none.
+
+    ``progress`` is the progress of the job.
+    """
     parts = []
-    if told.get("bwlimit"):
-        parts.append(f"{show_size(told['bwlimit'])}/s at most")
-    if told.get("oplimit"):
-        parts.append(f"{told['oplimit']:,} operations/s at most")
-    if told.get("active") and told["active"] < told["ranks"]:
-        parts.append(f"{told['active']} of {told['ranks']} ranks active")
-    if told.get("paused"):
+    if progress.get("bwlimit"):
+        parts.append(f"{show_size(progress['bwlimit'])}/s at most")
+    if progress.get("oplimit"):
+        parts.append(f"{progress['oplimit']:,} operations/s at most")
+    if progress.get("active") and progress["active"] < progress["ranks"]:
+        parts.append(f"{progress['active']} of {progress['ranks']} ranks active")
+    if progress.get("paused"):
         parts.append("paused")
     return ", ".join(parts)

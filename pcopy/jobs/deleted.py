@@ -1,8 +1,8 @@
-"""Counts the items that a job deletes (``--delete``), at each deletion, in a file of each rank.
+"""The number of items that a job has deleted (``--delete``), updated at each deletion in a file of each rank.
 
-Records are written at intervals: of a rank that is killed they lack what it has deleted since then. The files lie in
-the job's directory, and are mapped into memory where that is safe. They are not synced: after a loss of power the
-records may have more.
+The records of a rank are written at intervals. If the rank is killed, they lack the deletions since the last record,
+and this file has them. The files lie in the job directory, and are mapped into memory where that is safe. They are not
+synced: after a power failure they may have less than the records.
 """
 
 from __future__ import annotations
@@ -24,22 +24,24 @@ from pcopy.fsio.patience import open_patiently
 from pcopy.libc import type_of_file_system
 
 _COUNTED = Struct("=QQ")
-"""The two numbers of ``pcopy.fsio.kernel.batches.Remove``."""
+"""Format of a file: the two counters of ``pcopy.fsio.kernel.batches.Remove``."""
 
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 _IN_PLACE = (0xEF53, 0x58465342, 0x01021994)
-"""Types of file systems (ext4, XFS, tmpfs) that write pages where they are. On others, such as btrfs, a mapped page may
-need room or a server when it is written to; if there is none, the kernel ends the process (SIGBUS)."""
+"""Types (f_type) of file systems that write mapped pages in place: ext4, XFS, tmpfs.
+
+On other file systems, such as btrfs, writing to a mapped page may need new space or a server. If that is missing, the
+operating system ends the process (SIGBUS).
+"""
 
 
-def deleted_by(directory: bytes, rank: int, tell: Callable[[str], None]) -> Callable[[], memoryview | None]:
-    """Return a function that is called before each batch of deletions, and returns the numbers of ``rank``.
+def deleted_by(directory: bytes, rank: int, warn: Callable[[str], None]) -> Callable[[], memoryview | None]:
+    """Return a function that returns the two counters of ``rank``; it is called before each batch of deletions.
 
-    They are in its file at once if that is mapped, and else when the function is called the next time: a rank that is
-    killed then lacks one batch. The function returns None where the file cannot be made, as in a directory without
-    room. Then what the rank deletes is known from its records alone, as after a loss of power; ``tell`` gets a line
-    about that.
+    Counters in mapped memory are in the file at once. Otherwise the next call writes them, so that a killed rank loses
+    one batch. The function returns None if the file cannot be created, for example on a full file system. Then only the
+    records count what the rank deletes. ``warn`` gets a message about that.
     """
 
     @cache
@@ -50,18 +52,17 @@ def deleted_by(directory: bytes, rank: int, tell: Callable[[str], None]) -> Call
                 held_open(open_patiently(b"deleted-%d" % rank, _OPEN, 0o600, dir_fd=job)) as file,
             ):
                 return _numbers_in(file)
-        except (OSError, Refused) as error:  # there is no job directory where none could be made
-            reason = error.strerror if isinstance(error, OSError) else error
-            tell(f"the count of deletions of rank {rank} cannot be kept: {reason}")
+        except OSError as error:
+            warn(f"cannot record the number of deletions of rank {rank}: {error.strerror}")
             return None
 
     def numbers() -> memoryview | None:
-        known = found()
-        if known is None:
+        opened_file = found()
+        if opened_file is None:
             return None
-        counted, file = known
+        counted, file = opened_file
         if file >= 0:
-            with suppress(OSError):  # the records have them, too
+            with suppress(OSError):  # The records have these numbers, too.
                 os.pwrite(file, counted, 0)
         return counted
 
@@ -69,16 +70,16 @@ def deleted_by(directory: bytes, rank: int, tell: Callable[[str], None]) -> Call
 
 
 def _numbers_in(file: int) -> tuple[memoryview, int]:
-    """Return the numbers in an open file, and where to write them, or -1 if they are mapped.
+    """Return the counters in an open file, and the descriptor to write them to, or -1 if they are mapped.
 
-    Raises ``OSError``.
+    Raise ``OSError`` if they cannot be read or mapped.
     """
     status = os.fstat(file)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         raise OSError(errno.EEXIST, "something else has its name")
     if status.st_size != _COUNTED.size:
         os.truncate(file, 0)
-        os.write(file, bytes(_COUNTED.size))  # has room before it is mapped
+        os.write(file, bytes(_COUNTED.size))  # Allocate the blocks before the file is mapped.
     if type_of_file_system(file) in _IN_PLACE:
         from mmap import mmap
 

@@ -1,10 +1,12 @@
-"""Job directories: made, found, opened and removed.
+"""Job directories: created, listed, opened and removed.
 
-A job directory holds the file ``job`` (what the job is), ``lock-RANK`` files, and what the ranks have recorded. Rules:
-a directory with any other file is no job directory, and never becomes one. When a job directory is removed, only files
-with pcopy's names go, so that files of the user stay. ``job`` goes last; before that it is marked as ``over``.
+A job directory holds the file ``job`` (a description of the job), ``lock-RANK`` files, and the records of the ranks.
+Rules:
+- A directory with any other file is no job directory, and never becomes one.
+- When a job directory is removed, only files with pcopy's names are removed, so that the user's files remain.
+- The file ``job`` is marked as ``over`` first and removed last.
 
-In the state directory each job has a directory of its own name; ``--checkpoint DIR`` may be anywhere.
+In the state directory each job has a directory with the job's name. ``--checkpoint DIR`` may be anywhere.
 """
 
 from __future__ import annotations
@@ -29,15 +31,22 @@ from pcopy.text import for_shell, shown
 _Value = TypeVar("_Value")
 
 ABANDONED = 86400.0
-"""Seconds after which a directory among the jobs that holds none is what a killed process has left."""
+"""Age in seconds at which an entry of the state directory without a job counts as left by a killed process, and is
+removed.
+"""
 
 
 class NoJob(Refused):
-    """There is no job in the directory."""
+    """The directory contains no job."""
 
 
 class Unreadable(Refused):
-    """The job's file is not what this pcopy writes: ``what`` it is, in words; with its ``roots`` if they are known."""
+    """This version cannot read the job file.
+
+    Fields:
+    - ``what``: the reason, for users.
+    - ``roots``: the roots of the job if they could be read all the same, else empty.
+    """
 
     def __init__(self, what: str, way_out: str, roots: tuple[JobRoot, ...] = ()) -> None:
         super().__init__(f"{what}; {way_out}")
@@ -46,9 +55,9 @@ class Unreadable(Refused):
 
 
 class StoredJob(NamedTuple):
-    """A job and its directory (an absolute path).
+    """A recorded job: its file and its directory ``path`` (absolute).
 
-    ``unsynced``: the directories that a job which is not on stable storage yet was put into; empty for all others.
+    ``unsynced``: directories that must be synced until the job directory is on stable storage; empty if it is.
     """
 
     path: bytes
@@ -57,9 +66,13 @@ class StoredJob(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A directory among the jobs: ``file`` is None where it cannot be used, and ``trouble`` says why.
+    """An entry of the state directory that is a job or resembles one.
 
-    ``roots`` are those of a job of another version, as far as they are known.
+    Fields:
+    - ``path``: its absolute path.
+    - ``file``: the job file; None if it cannot be used.
+    - ``trouble``: why it cannot be used; empty if it can.
+    - ``roots``: the roots of a job that another version recorded, if they could be read.
     """
 
     path: bytes
@@ -69,10 +82,10 @@ class Listed(NamedTuple):
 
 
 def state_directory() -> bytes:
-    """Where jobs are kept unless the user says otherwise: ``${XDG_STATE_HOME:-~/.local/state}/pcopy``.
+    """Return the directory of all jobs without ``--checkpoint DIR``: ``${XDG_STATE_HOME:-~/.local/state}/pcopy``.
 
-    As the XDG Base Directory Specification wants it, a path that is not absolute is ignored. Without HOME the user's
-    home is asked of the system; raises ``Refused`` if that knows none.
+    As the XDG Base Directory Specification requires, a relative XDG_STATE_HOME is ignored. Without HOME the home
+    directory comes from the password database. Raise ``Refused`` if that has none.
     """
     state = os.environb.get(b"XDG_STATE_HOME", b"")
     if not state.startswith(b"/"):
@@ -81,25 +94,33 @@ def state_directory() -> bytes:
 
 
 def is_in_state_directory(path: bytes) -> bool:
-    """Is this the place of a job that goes by its name? Nothing is where no home is known."""
+    """True if ``path`` lies directly in the state directory, so that the job's name is enough to name it.
+
+    False if no home directory is known.
+    """
     with suppress(Refused):
         return os.path.dirname(path) == state_directory()
     return False
 
 
 def word_of(path: bytes) -> str:
-    """What ``--resume`` and ``--discard`` call the job in ``path``, for a shell."""
+    """Return the word that names the job in ``path`` for ``--resume`` and ``--discard``, quoted for a shell."""
     return for_shell(os.path.basename(path) if is_in_state_directory(path) else path)
 
 
 def create(
     directory: bytes | None, job: JobFile, *, durable: bool = True, listed: BinaryIO | None = None
 ) -> tuple[StoredJob, Lock]:
-    """Stores a new job in ``directory`` (None: in the state directory, by its name), and takes its lock for rank 0.
+    """Record a new job and take its lock for rank 0; return both.
 
-    ``listed``: its list of files. One that need not be ``durable`` waits for no storage, and may be gone after a power
-    cut, until ``make_durable``.
-    Raises ``Refused`` if there is a job already, or anything that is not pcopy's, or if it cannot be written.
+    Args:
+        directory: the job directory; None: a directory with the job's name in the state directory.
+        job: the contents of the job file.
+        durable: return only after everything is on stable storage. Otherwise a power failure may remove the job until
+            ``make_durable`` is called.
+        listed: the list of ``--files-from``, which is copied into the job directory.
+
+    Raise ``Refused`` if the directory contains a job or a file that is not pcopy's, or cannot be written to.
     """
     made: list[bytes] = []
     try:
@@ -124,7 +145,10 @@ def create(
 
 
 def make_durable(job: StoredJob) -> StoredJob:
-    """Stores ``job.file`` in place of what is stored, and all that leads to it, durably; raises ``Refused``."""
+    """Write ``job.file`` and sync it with all directories that lead to it; raise ``Refused`` if that fails.
+
+    Return the job with nothing unsynced.
+    """
     update(job)
     try:
         for path in job.unsynced:
@@ -135,9 +159,10 @@ def make_durable(job: StoredJob) -> StoredJob:
 
 
 def _sweep(state: bytes) -> None:
-    """Removes what killed processes have left of jobs that were not stored yet, or were over; what can't go stays.
+    """Remove from the state directory what killed processes left there: directories of jobs that were never recorded,
+    or were over.
 
-    Raises ``Refused`` if the directory is not safely ours.
+    An entry that cannot be removed remains. Raise ``Refused`` if the state directory is not safely this user's.
     """
     with opened(state) as descriptor:
         found = names(descriptor)
@@ -145,12 +170,15 @@ def _sweep(state: bytes) -> None:
         path = os.path.join(state, name)
         with suppress(Refused, OSError):
             if time.time() - os.lstat(path).st_mtime > ABANDONED and not is_job(path):
-                files.remove_empty([path])  # if there is nothing in it any more
+                files.remove_empty([path])  # succeeds if the directory is empty
                 remove_unreadable(path)
 
 
 def _held_anew(path: bytes, descriptor: int) -> Lock:
-    """Rank 0's lock; raises as ``_held`` does, and then leaves no file that it has made."""
+    """Return rank 0's lock of a new job directory; raise as ``_held`` does.
+
+    After an error no lock file remains that this call created.
+    """
     was_there = b"lock-0" in names(descriptor)
     try:
         return _held(path)
@@ -161,10 +189,13 @@ def _held_anew(path: bytes, descriptor: int) -> Lock:
 
 
 def _store_anew(path: bytes, descriptor: int, job: JobFile, lock: Lock, durable: bool, listed: BinaryIO | None) -> None:
-    """Raises ``Refused`` if there is a job already, or if none can be stored; then nothing of that is left."""
+    """Write the files of a new job into its open directory.
+
+    Raise ``Refused`` if there is a job already, or the files cannot be written. Then no file of the new job remains.
+    """
     try:
         if _holds_job(path, descriptor):
-            raise Refused(f"{shown(path)}: there is a job already; --resume or --discard it, or name another place")
+            raise Refused(f"{shown(path)}: contains a job already; --resume or --discard it, or name another directory")
     except BaseException:
         lock.close()
         raise
@@ -177,66 +208,71 @@ def _store_anew(path: bytes, descriptor: int, job: JobFile, lock: Lock, durable:
         _write(path, descriptor, job, durable=durable)
     except BaseException:
         _unlink(descriptor, JOB, JOB + files.NEW, FILES_FROM)
-        lock.close()  # an open file would keep its place on NFS
+        lock.close()  # An open file that is removed stays on NFS under another name.
         _unlink(descriptor, b"lock-0")
         raise
 
 
 def _unlink(descriptor: int, *names: bytes) -> None:
+    """Remove files of an open directory; errors are ignored."""
     for name in names:
         with suppress(OSError):
             os.unlink(name, dir_fd=descriptor)
 
 
 def is_job(path: bytes) -> bool:
-    """Whether there is an unfinished job in ``path``; raises ``Refused`` if there is something that cannot be used."""
+    """True if ``path`` contains an unfinished job.
+
+    Raise ``Refused`` if it contains a job that cannot be used, or cannot be examined.
+    """
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise Refused(f"{shown(path)}: cannot be looked at: {error.strerror}") from None
+        raise Refused(f"{shown(path)}: cannot be examined: {error.strerror}") from None
     with opened(path) as descriptor:
         return _holds_job(path, descriptor)
 
 
 def _holds_job(path: bytes, descriptor: int) -> bool:
+    """True if the open directory contains a job that is not over; raise ``Refused`` if its file cannot be read."""
     with suppress(NoJob):
         return _read(path, descriptor).state != OVER
     return False
 
 
 def open_job(path: bytes) -> StoredJob:
-    """The job in the directory ``path``, as it stands; raises ``Refused``."""
+    """Return the job in the directory ``path`` without taking a lock; raise ``Refused`` if it cannot be read."""
     path = os.path.abspath(path)
     with opened(path) as descriptor:
         return StoredJob(path, _read(path, descriptor))
 
 
 def nonce_of(path: bytes) -> str:
-    """Return the nonce of the job in the directory ``path``; raise ``Refused``.
+    """Return the nonce of the job in the directory ``path``; raise ``Refused`` if it cannot be read.
 
-    The roots of the job, of which there may be many, are not decoded.
+    The roots are not parsed: a job may have many, and that would take far longer.
     """
     with opened(path) as descriptor:
         return _read_as(nonce_in, path, descriptor)
 
 
 def take(path: bytes) -> tuple[StoredJob, Lock]:
-    """The unfinished job in ``path``, to be gone on with, and its lock for rank 0.
+    """Return the unfinished job in ``path``, which is to be resumed, and its lock for rank 0.
 
-    Raises ``Held`` while any rank of an earlier run works on it, ``Refused`` for whatever else is in the way.
+    Raise ``Held`` while any rank of an earlier run is alive, and ``Refused`` if the job is over or cannot be used.
     """
     job, lock = hold_job(path)
     if job.file.state == OVER:
         lock.close()
-        raise Refused(f"{shown(path)}: this job is over; there is nothing to go on with")
+        raise Refused(f"{shown(path)}: the job is finished, and cannot be resumed")
     return job, lock
 
 
 def hold_job(path: bytes) -> tuple[StoredJob, Lock]:
-    """The job in ``path`` as it stands, and its lock for rank 0; raises as ``take`` does."""
-    open_job(path)  # where there is none, no lock file is left
+    """Return the job in ``path``, finished or not, and its lock for rank 0; raise as ``take`` does."""
+    open_job(path)  # Raises if there is no job, before a lock file is created there.
     lock = _held(path)
     try:
         return open_job(path), lock
@@ -252,7 +288,7 @@ def hold_job(path: bytes) -> tuple[StoredJob, Lock]:
 
 
 def _held(path: bytes) -> Lock:
-    """Rank 0's lock in a directory that was there just now; raises as ``hold_alone`` does."""
+    """Return rank 0's lock of a directory that existed a moment ago; raise as ``hold_alone`` does."""
     try:
         return hold_alone(path)
     except Refused as refused:
@@ -262,26 +298,30 @@ def _held(path: bytes) -> Lock:
 
 
 def _over(path: bytes) -> Refused:
-    return Refused(f"{shown(path)}: the job is over meanwhile")
+    """Return the error for a job that another process finished or removed in the meantime."""
+    return Refused(f"{shown(path)}: the job has finished or was removed in the meantime")
 
 
 def update(job: StoredJob) -> None:
-    """Stores ``job.file`` in place of what is stored, durably; raises ``Refused``."""
+    """Write ``job.file`` into the job directory, and wait until it is on stable storage; raise ``Refused`` if that
+    fails.
+    """
     with opened(job.path) as descriptor:
         _write(job.path, descriptor, job.file)
 
 
 def unfinished(state: bytes) -> list[Listed]:
-    """All jobs in the state directory, newest first, then what looks like one and cannot be used.
+    """Return all jobs of the state directory, newest first, followed by directories that resemble a job but cannot be
+    used.
 
-    Raises ``Refused`` if the directory is not safely ours.
+    Raise ``Refused`` if the state directory is not safely this user's.
     """
     try:
         os.lstat(state)
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise Refused(f"{shown(state)}: cannot be looked at: {error.strerror}") from None
+        raise Refused(f"{shown(state)}: cannot be examined: {error.strerror}") from None
     with opened(state) as descriptor:
         there = names(descriptor)
     good, bad = [], []
@@ -289,7 +329,7 @@ def unfinished(state: bytes) -> list[Listed]:
         path = os.path.join(state, name)
         try:
             job = open_job(path)
-        except NoJob:  # none yet, or no more
+        except NoJob:  # being created or removed
             continue
         except Refused as refused:
             if os.path.isdir(path):
@@ -303,34 +343,39 @@ def unfinished(state: bytes) -> list[Listed]:
 
 
 def last_worked_on(job: Listed) -> float:
-    """When something was recorded of the job for the last time, in seconds since 1970."""
+    """Return when the records of the job changed last, in seconds since 1970."""
     times = [job.file.created if job.file else 0.0]
     for directory, _, found in os.walk(job.path):
         for name in found:
-            if not re.fullmatch(LOCK, name):  # whoever asks for it in vain touches it
+            if not re.fullmatch(LOCK, name):  # An attempt to lock the job changes the times of a lock file.
                 with suppress(OSError):
                     times.append(os.lstat(os.path.join(directory, name)).st_mtime)
     return max(times)
 
 
 def remove(job: StoredJob, lock: Lock) -> Sequence[bytes]:
-    """Removes all of the job that is pcopy's, and its directory if nothing else is in it.
+    """Remove the job's files, and its directory if that is empty then; return the names of files that are not pcopy's.
 
-    ``lock`` is rank 0's and is given back; all other ranks have given back theirs. Returns the names that have been
-    left; raises ``Refused`` if something cannot be removed.
+    ``lock`` is rank 0's and is released. All other ranks must have released theirs. Raise ``Refused`` if a file cannot
+    be removed.
     """
     with opened(job.path) as descriptor:
         if not job.unsynced:
-            with suppress(Refused):  # a full disk must not keep what fills it
+            with suppress(
+                Refused
+            ):  # The mark is optional: on a full file system it cannot be written, and the removal must succeed.
                 _write(job.path, descriptor, job.file._replace(state=OVER))
-        left = _remove(job.path, descriptor, lock, durable=not job.unsynced)
+        remaining = _remove(job.path, descriptor, lock, durable=not job.unsynced)
     if not os.path.lexists(job.path):
         files.remove_empty(job.file.above)
-    return left
+    return remaining
 
 
 def remove_rest(job: StoredJob) -> None:
-    """Removes what other ranks have written while the job was removed. Whatever cannot be removed stays: it is none."""
+    """Remove records that other ranks wrote while the job was removed; errors are ignored.
+
+    Records without the file ``job`` are no job, so they may remain.
+    """
     with suppress(Refused, OSError), opened(job.path) as descriptor:
         if JOB not in names(descriptor):
             clear(descriptor)
@@ -338,33 +383,42 @@ def remove_rest(job: StoredJob) -> None:
 
 
 def remove_unreadable(path: bytes) -> None:
-    """As ``remove``, where nobody can read what the job was; raises ``Refused`` unless it was certainly one."""
+    """Remove a job directory whose job file cannot be read, as ``remove`` does.
+
+    Raise ``Refused`` if the directory might not be a job directory.
+    """
     with opened(path) as descriptor:
         refuse_foreign(path, descriptor)
-        if b"lock-0" not in names(descriptor):  # a file called "job" alone may be anybody's
+        if b"lock-0" not in names(descriptor):  # A file called "job" alone may belong to any program.
             raise NoJob(f"{shown(path)}: no job is in this directory")
         _remove(path, descriptor, hold_alone(path))
 
 
 def _remove(path: bytes, descriptor: int, lock: Lock, *, durable: bool = True) -> Sequence[bytes]:
+    """Remove the job's files from the open directory ``path``, and the directory if it is empty then.
+
+    Release ``lock``. Return the names of the remaining files. Raise ``Refused`` if a file cannot be removed.
+    """
+    # The job file goes after the records: if this is interrupted, the directory is still recognised as a job.
     try:
         clear(descriptor)
         with suppress(FileNotFoundError):
             os.unlink(JOB, dir_fd=descriptor)
-        lock.close()  # an open file would keep its place on NFS
+        lock.close()  # An open file that is removed stays on NFS under another name.
         with suppress(FileNotFoundError):
             os.unlink(b"lock-%d" % lock.rank, dir_fd=descriptor)
         if durable:
             sync_directory(descriptor)
     except OSError as error:
         raise Refused(f"{shown(path)}: the job cannot be removed: {error.strerror}") from None
-    left = [name for name in names(descriptor) if not name.startswith(SILLY)]
-    if not left:
-        files.remove_empty([path])  # it may be in a directory that is not ours, or on NFS not quite empty yet
-    return left
+    remaining = [name for name in names(descriptor) if not name.startswith(SILLY)]
+    if not remaining:
+        files.remove_empty([path])  # Fails silently in another user's directory, or if NFS still lists removed files.
+    return remaining
 
 
 def _home() -> bytes:
+    """Return the user's home directory; raise ``Refused`` if none is known."""
     home = os.environb.get(b"HOME", b"")
     if not home.startswith(b"/"):
         import pwd
@@ -372,36 +426,46 @@ def _home() -> bytes:
         with suppress(KeyError):
             home = os.fsencode(pwd.getpwuid(os.geteuid()).pw_dir)
     if not home.startswith(b"/"):
-        raise Refused(f"no home directory is known to keep jobs in; {ADVICE}")
+        raise Refused(f"no home directory is known in which jobs can be recorded; {ADVICE}")
     return home
 
 
 def _read(path: bytes, descriptor: int) -> JobFile:
+    """Return the job file of an open directory.
+
+    Raise ``NoJob`` if there is none, ``Refused`` if it cannot be read or belongs to another user.
+    """
     job = _read_as(decode, path, descriptor)
     if job.user != os.geteuid():
         where = shown(os.path.join(path, JOB))
-        raise Refused(f"{where}: a job of user {job.user}, who alone can go on with it")
+        raise Refused(f"{where}: a job of user {job.user}, and only that user can resume it")
     return job
 
 
 def _read_as(decoded: Callable[[bytes], _Value], path: bytes, descriptor: int) -> _Value:
+    """Return the contents of a job file as ``decoded`` parses them.
+
+    Raise ``NoJob`` if there is none, ``Unreadable`` if ``decoded`` raises ``ValueError``, ``Refused`` for errors of the
+    system.
+    """
     where = shown(os.path.join(path, JOB))
     try:
         contents = files.read(descriptor, JOB, where=path)
         if not contents.strip(b"\0") and CURRENT not in names(descriptor):
-            raise FileNotFoundError  # what a power cut has left of a job that was not on stable storage yet
+            raise FileNotFoundError  # A power failure left an empty file: the job was not on stable storage yet.
         return decoded(contents)
     except FileNotFoundError:
         raise NoJob(f"{shown(path)}: no job is in this directory") from None
     except OSError as error:
         raise Refused(f"{where}: cannot be read: {error.strerror}") from None
     except ValueError as error:
-        ways_out = END_IT if isinstance(error, OtherVersion) else "discard it: pcopy --discard JOB"
+        advice = END_IT if isinstance(error, OtherVersion) else "discard it: pcopy --discard JOB"
         roots = error.roots if isinstance(error, OtherVersion) else ()
-        raise Unreadable(f"{where}: {error}", ways_out.replace("JOB", word_of(path)), roots) from None
+        raise Unreadable(f"{where}: {error}", advice.replace("JOB", word_of(path)), roots) from None
 
 
 def _write(path: bytes, descriptor: int, job: JobFile, *, durable: bool = True) -> None:
+    """Replace the job file of an open directory; raise ``Refused`` if that fails."""
     try:
         files.replace(descriptor, JOB, encode(job), durable=durable)
     except OSError as error:
@@ -409,4 +473,5 @@ def _write(path: bytes, descriptor: int, job: JobFile, *, durable: bool = True) 
 
 
 def _not_stored(path: bytes, error: OSError) -> Refused:
-    return Refused(f"{shown(path)}: the job cannot be stored: {error.strerror}; {ADVICE}")
+    """Return the error for a job file that cannot be written."""
+    return Refused(f"{shown(path)}: the job cannot be recorded: {error.strerror}; {ADVICE}")

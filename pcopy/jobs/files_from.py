@@ -1,7 +1,7 @@
-"""The list of ``--files-from``: read once, brought into the order of a walk, and kept with the job.
+"""The list of ``--files-from``: read once, sorted into the order of a walk, and stored in the job directory.
 
-Each path is one below SRC, ended by a NUL; what lies in a directory comes right after it. So a list of any length is
-gone through with a few directories in mind, and a job that goes on knows where in the list it was.
+Each entry is a path below SRC, terminated by a NUL. The entries below a directory follow it immediately. So a list of
+any length is processed with few directories in memory, and a resumed job knows its position in the list.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pcopy.text import shown
 from pcopy.walk.saved_listing import SavedListing, from_root, without_return
 
 _BUDGET = 64 << 20
-"""Bytes of memory in which a list is sorted; a longer one goes through temporary files."""
+"""Bytes of memory in which a list is sorted; a longer one is sorted with temporary files."""
 _END = b"\0"
 
 
@@ -36,29 +36,37 @@ def sorted_list(
     nothing: str = "nothing to copy",
     whole: bool = False,
 ) -> BinaryIO:
-    """What the user's ``file`` lists, in an open file without a name; raises ``Refused``, naming file and line.
+    """Return the sorted paths of the user's list as an open file without a name.
 
-    It is a saved listing, or paths that end with a newline, or with a NUL if ``nul``. ``top`` is what users call the
-    root's directory, ``nothing`` what an empty list leaves. ``whole``: what lies below a listed directory is left out.
-    Raises ``NotPutAside`` for spools.
+    Args:
+        file: path of the list: a saved listing (JSON lines), or paths that end with a newline.
+        root: the root whose source directory contains all paths.
+        open_spool: opens a temporary file.
+        nul: the paths end with a NUL instead.
+        top: name of the root's directory in messages.
+        nothing: end of the message for an empty list.
+        whole: directories are copied with their contents, so entries below a listed directory are left out.
+
+    Raise ``Refused`` with file and line if the list is invalid, and ``NotPutAside`` if a temporary file cannot be
+    written.
     """
     sorter = ExternalSorter(open_spool, _BUDGET)
     with closing(sorter), SavedListing(file, "--files-from", nul=nul, meant=meant) as listing:
         try:
-            listed = 0
+            number_of_paths = 0
             for number, line, _ in listing:
                 path = line if nul or listing.is_saved else without_return(line, root.source)
                 if not path:
                     continue
-                if not listed and not listing.is_saved and (why := starts_elsewhere(path, root.source)):
-                    raise listing.refused(number, why)
+                if not number_of_paths and not listing.is_saved and (reason := starts_elsewhere(path, root.source)):
+                    raise listing.refused(number, reason)
                 try:
                     key = _below(path, root, listing.directory, top)
                 except ValueError as error:
                     raise listing.refused(number, f"{shown(path)} {error}") from None
                 sorter.add(key, b"")
-                listed += 1
-            if not listed:
+                number_of_paths += 1
+            if not number_of_paths:
                 raise Refused(f"{listing.name}: lists nothing, so there is {nothing}")
             return _written(sorter, open_spool(), root.source if whole else b"")
         except NotPutAside:
@@ -68,16 +76,17 @@ def sorted_list(
 
 
 def _below(line: bytes, root: Root, directory: bytes | None, top: str) -> bytes:
-    """The key of a listed path: the names that lead from the root to it. In a saved listing it starts in ``directory``.
+    """Return the sort key of a listed path: its names below the root, separated by NUL.
 
-    Raises ``ValueError`` if it does not lie in the root.
+    Paths of a saved listing start in ``directory``; for other lists it is None. Raise ``ValueError`` if the path does
+    not lie in the root.
     """
     path = line if directory is None else from_root(directory, line)
     if path.startswith(b"/"):
-        for each in (root.source_shown, root.source):
-            whole = each if directory is None else from_root(os.getcwdb(), each)
-            if whole.startswith(b"/") and (path + b"/").startswith(whole.rstrip(b"/") + b"/"):
-                path = path[len(whole.rstrip(b"/")) :]
+        for candidate in (root.source_shown, root.source):
+            top_path = candidate if directory is None else from_root(os.getcwdb(), candidate)
+            if top_path.startswith(b"/") and (path + b"/").startswith(top_path.rstrip(b"/") + b"/"):
+                path = path[len(top_path.rstrip(b"/")) :]
                 break
         else:
             raise ValueError(f"does not lie in {shown(root.source_shown)}; list paths below {top}")
@@ -88,7 +97,10 @@ def _below(line: bytes, root: Root, directory: bytes | None, top: str) -> bytes:
 
 
 def _written(sorter: ExternalSorter, written: BinaryIO, source: bytes) -> BinaryIO:
-    """Each path once; of what lies in the directory ``source``, if one is named, nothing below a listed directory."""
+    """Write each path once to ``written``, and return that file.
+
+    ``source``: the root's directory if entries below a listed directory are left out; empty if they are kept.
+    """
     last, is_directory = None, None
     for key, _ in sorter.sorted():
         if key == last:
@@ -101,12 +113,15 @@ def _written(sorter: ExternalSorter, written: BinaryIO, source: bytes) -> Binary
         written.write(key.replace(_END, b"/") + _END)
         last, is_directory = key, None
     written.flush()
-    written.fileno()  # it becomes a file
+    written.fileno()  # moves the contents from memory to a file, which other processes can open
     return written
 
 
 def is_real_directory(path: bytes) -> bool:
-    """And no symbolic link to one: what is listed below a link is not taken with it."""
+    """True if ``path`` is a directory, and no symbolic link to one; False if it cannot be examined.
+
+    Entries below a symbolic link are not copied with the link.
+    """
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except OSError:
@@ -114,24 +129,25 @@ def is_real_directory(path: bytes) -> bool:
 
 
 def path_of(listed: BinaryIO) -> bytes:
-    """Under which this process, and those that it forks, can open the list once more."""
+    """Return a path by which this process, and processes that it forks, can open the list again."""
     return b"/proc/self/fd/%d" % listed.fileno()
 
 
 def keep(listed: BinaryIO, directory: int, *, durable: bool) -> None:
-    """Puts the list into a job's open directory; raises ``OSError``."""
+    """Copy the list into an open job directory; raise ``OSError`` if that fails."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(os.open(FILES_FROM, flags, 0o600, dir_fd=directory), "wb", buffering=0) as kept:
+    with open(os.open(FILES_FROM, flags, 0o600, dir_fd=directory), "wb", buffering=0) as copy:
+        # With an explicit offset sendfile leaves the file position alone, which the processes share.
         offset = 0
-        while sent := os.sendfile(kept.fileno(), listed.fileno(), offset, 1 << 30):
+        while sent := os.sendfile(copy.fileno(), listed.fileno(), offset, 1 << 30):
             offset += sent
         if durable:
-            sync_written(kept.fileno())
+            sync_written(copy.fileno())
 
 
 def kept_in(directory: bytes) -> bytes:
-    """The path of the list of a job that goes on; raises ``Refused`` if that is not there."""
+    """Return the path of the list in the directory of a resumed job; raise ``Refused`` if it is missing."""
     path = os.path.join(directory, FILES_FROM)
     if not os.path.isfile(path):
-        raise Refused(f"{shown(path)}: the list of the files to be copied is gone; discard the job, and begin anew")
+        raise Refused(f"{shown(path)}: the list of files to copy is missing; discard the job, and start a new one")
     return path

@@ -1,15 +1,16 @@
-r"""The file ``job``: all that is known of a job between its runs, and its form.
+r"""The file ``job``: the description of a job between its runs, and the format of that file.
 
-The first line is ``pcopy job VERSION DIGEST``, where DIGEST is the BLAKE2b (16 bytes, in hexadecimal) of all that
-follows: one JSON object, for people to read. Bytes are ``{"bytes": "..."}`` with ``\udcNN`` for what is not UTF-8,
-mappings ``{"map": {...}}``, sequences arrays. So nothing but primitives can come out of it.
+The first line is ``pcopy job VERSION DIGEST``. DIGEST is the BLAKE2b digest (16 bytes, in hexadecimal) of the rest of
+the file: one JSON object, which people can read. Bytes are ``{"bytes": "..."}``, with ``\udcNN`` for bytes that are not
+UTF-8. Mappings are ``{"map": {...}}``, and sequences are arrays. So reading the file can yield nothing but primitive
+values.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from _blake2 import blake2b  # hashlib would load OpenSSL, too, which takes as long as a hundred small files
+from _blake2 import blake2b  # hashlib would load OpenSSL, which takes as long as copying a hundred small files
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -24,25 +25,32 @@ RUNNING = "running"
 STOPPED = "stopped"
 FAILED_ITEMS = "failed items"
 NOT_ALL_WRITTEN = "not all written"
-"""No item has failed; but the signature, say, could not be written, or the destination not be synced."""
+"""State of a job of which no item failed, but a result (such as the signature) could not be written, or the
+destination not synced.
+"""
 OVER = "over"
-"""The job has ended well, or was discarded: what is left of its directory means nothing."""
+"""State of a job that ended with status 0 or was discarded: remaining files in its directory have no meaning."""
 STATES = (RUNNING, STOPPED, FAILED_ITEMS, NOT_ALL_WRITTEN, OVER)
 
 
 _MAGIC = b"pcopy job "
 _NONCE = b' "nonce": '
-"""The beginning of the line of that field; each field has a line of its own."""
+"""Beginning of the line of the field ``nonce``; each field has a line of its own."""
 
 
 def name_of(path: bytes) -> str:
-    """By which ``--resume`` and ``--discard`` know the job in the directory ``path``: that one's name."""
+    """Return the name by which ``--resume`` and ``--discard`` know the job in the directory ``path``: the name of
+    the directory.
+    """
     return shown(os.path.basename(path))
 
 
 class Made(NamedTuple):
-    """A directory that is copied to: ``fsid`` and ``birth`` (in ns) are 0 where they are unknown; all are until it is
-    known to be there."""
+    """Identity of the directory that a source directory is copied to.
+
+    ``fsid`` and ``birth`` (nanoseconds since 1970) are 0 where they are unknown. All fields are 0 until the directory
+    exists.
+    """
 
     inode: int = 0
     f_type: int = 0
@@ -51,10 +59,11 @@ class Made(NamedTuple):
 
 
 class JobRoot(NamedTuple):
-    """One source and its target: the fields of a ``Root``, and where the two directories lie.
+    """A source and its target as the job file holds them: the fields of a ``Root``, and the file systems of the two
+    directories.
 
-    ``*_place`` are (f_type, fsid) of statfs(2), with the UUID as a number in place of XFS's fsid (0: not told).
-    ``made`` is the directory ``name`` in ``target``, where a directory is copied to one.
+    ``source_place`` and ``target_place`` are (f_type, fsid) of statfs(2). On XFS the UUID, as a number, replaces the
+    fsid. 0 stands for unknown. ``made`` is the directory ``name`` in ``target`` if a directory is copied to it.
     """
 
     source: bytes
@@ -71,16 +80,19 @@ class JobRoot(NamedTuple):
 
     @property
     def plain(self) -> Root:
-        """As the ranks know it."""
+        """The root as the ranks know it."""
         return Root(**{name: getattr(self, name) for name in Root._fields})
 
 
 class _NotWritten(ValueError):
-    """The contents of a file ``job`` are not what ``encode`` writes; the text says where, for users."""
+    """The contents of a job file are not what ``encode`` writes; the text tells users where."""
 
 
 class OtherVersion(ValueError):
-    """Another version of pcopy has written it; with the job's ``roots`` if they are as this one writes them."""
+    """Another version of pcopy has written the job file.
+
+    ``roots``: the roots of the job if they have the format of this version, else empty.
+    """
 
     def __init__(self, what: str, roots: tuple[JobRoot, ...]) -> None:
         super().__init__(what)
@@ -88,12 +100,20 @@ class OtherVersion(ValueError):
 
 
 class JobFile(NamedTuple):
-    """Everything that a job needs to go on.
+    """All values that a resume of a job needs.
 
-    ``created`` is in seconds since 1970, ``t0`` the ctime, in ns, of a probe file that was made on the destination when
-    the job began, ``runs`` counts its starts. ``asked`` is what the user asked for, as compared by ``differing``;
-    ``options`` what that came to. Both hold primitives, tuples and mappings of them only; ``totals`` are the counts as
-    last known, for listings.
+    Fields:
+    - ``name``: the name of the job, and of its directory in the state directory.
+    - ``created``: when the job was created, in seconds since 1970.
+    - ``roots``: its sources and targets.
+    - ``options``: the options of the job, as primitive values, tuples and mappings.
+    - ``asked``: the values of the command line, as primitive values, tuples and mappings; compared by ``differing``.
+    - ``t0``: ctime of a probe file on the destination when the job began, in nanoseconds since 1970.
+    - ``umask``, ``user``: of the user who started the job.
+    - ``nonce``: random text that identifies the job.
+    - ``runs``: number of runs that were started.
+    - ``state``: one of ``STATES``.
+    - ``totals``: the latest known counters, for listings.
     """
 
     name: str
@@ -109,28 +129,35 @@ class JobFile(NamedTuple):
     state: str = RUNNING
     totals: Mapping[str, int] = {}
     mounts: tuple[tuple[Any, ...], ...] = ()
-    """What is mounted below the roots: the path of each mount, and (f_type, id, inode, mark) of its root."""
+    """Mounts below the roots: the path of each, and (f_type, id, inode, mark) of its root directory."""
     tasks: int = FORMAT
-    """The version of what its tasks are packed as (``pcopy.tasks.base.kind``)."""
+    """Version of the format of packed tasks (``pcopy.tasks.base.kind``)."""
     above: tuple[bytes, ...] = ()
-    """Directories around the job's own that were made for it, and go with it: absolute paths, the deepest first."""
+    """Directories that were created to contain the job directory, and are removed with it: absolute paths, the
+    deepest first.
+    """
     killed: bool = False
     """True if an earlier run was killed, or ended before all that it had written was on stable storage.
 
-    That stays so until the job is over: nobody knows what was copied again.
+    It remains True until the job is over, since nothing records which files were copied again.
     """
     stored: int = 0
-    """When the last durable cut of the runs before the current one began, by the clock of ``t0``; 0: there was none."""
+    """When the last durable cut of the earlier runs began, in nanoseconds by the clock of ``t0``; 0 if there was
+    none.
+    """
     doubted: int = 0
-    """As in ``Job``."""
+    """The field ``doubted`` of ``Job``."""
 
     @property
     def may_have_cut_short(self) -> bool:
-        """May a file that is cut short have its final name? Not if the job keeps what exists: it names whole files."""
+        """True if a file with its final name may be incomplete.
+
+        False if the job keeps existing files: then it gives files their names only when they are complete.
+        """
         return (self.killed or self.state == RUNNING) and self.options.get("existing") not in KEEPING
 
     def differing(self, asked: Mapping[str, Any]) -> list[str]:
-        """The keys under which ``asked`` says something else than what this job was asked for."""
+        """Return the keys under which ``asked`` differs from the recorded command line."""
         mine, other = _tuples(self.asked), _tuples(asked)
         return [key for key in {**mine, **other} if key not in mine or key not in other or mine[key] != other[key]]
 
@@ -143,18 +170,19 @@ _TYPES: dict[str, Any] = {
 
 
 def encode(job: JobFile) -> bytes:
-    """The file's contents; raises ``TypeError`` if there is anything but primitives in it."""
+    """Return the contents of the job file; raise ``TypeError`` if a value is not primitive."""
     fields = job._asdict().items()
     texts = {name: _roots_text(value) if name == "roots" else _text(value) for name, value in fields}
     lines = (f" {json.dumps(name)}: {text}" for name, text in texts.items())
-    body = ("{\n" + ",\n".join(lines) + "\n}\n").encode("ascii")  # indents of json's own take far longer
+    body = ("{\n" + ",\n".join(lines) + "\n}\n").encode("ascii")  # json.dumps(indent=…) takes far longer
     return b"%s%d %s\n%s" % (_MAGIC, VERSION, _digest(body), body)
 
 
 def decode(contents: bytes) -> JobFile:
-    """The job that ``encode`` wrote; raises ``ValueError`` with what is wrong for anything else.
+    """Return the job that ``encode`` wrote.
 
-    It is ``OtherVersion`` where that is all that is wrong.
+    Raise ``OtherVersion`` if another version wrote it, and any other ``ValueError``, with the reason, if the contents
+    are damaged or are no job.
     """
     body = _body(contents)
     try:
@@ -174,7 +202,7 @@ def decode(contents: bytes) -> JobFile:
 
 
 def nonce_in(contents: bytes) -> str:
-    """Return the nonce of a job that ``encode`` wrote, without decoding its roots; raise as ``decode`` does."""
+    """Return the nonce of the job that ``encode`` wrote, without parsing its roots; raise as ``decode`` does."""
     found = [line for line in _body(contents).splitlines() if line.startswith(_NONCE)]
     if len(found) != 1:
         raise ValueError("not what pcopy writes: its contents have another structure")
@@ -182,7 +210,7 @@ def nonce_in(contents: bytes) -> str:
 
 
 def _body(contents: bytes) -> bytes:
-    """Return the contents after the first line, which names their digest; raise as ``decode`` does."""
+    """Return the JSON text after the first line; raise as ``decode`` does if that line does not fit."""
     head, _, body = contents.partition(b"\n")
     if not head.startswith(_MAGIC):
         raise ValueError("not a job of pcopy's")
@@ -197,7 +225,7 @@ def _body(contents: bytes) -> bytes:
 
 
 def _job(plain: Mapping[str, Any]) -> JobFile:
-    """What the object says; raises whatever comes of one that pcopy has not written."""
+    """Return the job of a JSON object; raise some exception if pcopy has not written it."""
     fields = {name: _value(value) for name, value in plain.items()}
     for name, kind in _TYPES.items():
         if name not in fields:
@@ -214,12 +242,13 @@ def _job(plain: Mapping[str, Any]) -> JobFile:
 
 
 def _roots(plain: Any) -> tuple[JobRoot, ...]:
+    """Return the roots of a parsed array."""
     roots = (JobRoot(*root) for root in plain)
     return tuple(root._replace(made=Made(*root.made)) for root in roots)
 
 
 def _roots_in(body: bytes) -> tuple[JobRoot, ...]:
-    """The roots of a job of another version; none if they are not as this one writes them."""
+    """Return the roots of a job of another version; empty if they do not have the format of this version."""
     try:
         roots = _roots(_value(json.loads(body)["roots"]))
         paths = [(root.target, root.name) for root in roots]
@@ -231,6 +260,7 @@ def _roots_in(body: bytes) -> tuple[JobRoot, ...]:
 
 
 def _digest(body: bytes) -> bytes:
+    """Return the digest of the JSON text, in hexadecimal."""
     return blake2b(body, digest_size=16).hexdigest().encode()
 
 
@@ -238,46 +268,52 @@ _json = json.JSONEncoder(allow_nan=False).encode
 
 
 def _text(value: Any) -> str:
+    """Return a value as JSON text."""
     return _json(_plain(value))
 
 
-@lru_cache(maxsize=1)  # they rarely change while a job is stored again
+@lru_cache(maxsize=1)  # The roots rarely change between two writes.
 def _roots_text(roots: tuple[JobRoot, ...]) -> str:
-    """Return the same as ``_text``, and encode equal fields once: most fields of many roots are equal.
+    """Return the roots as JSON text.
 
-    Fields are bytes and tuples of integers. No field is a boolean, which would be equal to the integer 0 or 1.
+    Faster than ``_text``: for a job with many roots most fields are equal, and the text of each value is computed once.
     """
-    known: dict[Any, str] = {}
+    texts: dict[Any, str] = {}
 
     def text(value: Any) -> str:
-        found = known.get(value)
+        found = texts.get(value)
         if found is None:
             is_path = isinstance(value, bytes)
-            found = known[value] = '{"bytes": ' + _json(_readable(value)) + "}" if is_path else _text(value)
+            found = texts[value] = '{"bytes": ' + _json(_readable(value)) + "}" if is_path else _text(value)
         return found
 
     return "[" + ", ".join(["[" + ", ".join(map(text, root)) + "]" for root in roots]) + "]"
 
 
 def _plain(value: Any) -> Any:
+    """Return a value as json.dumps takes it; raise ``TypeError`` if it is not primitive."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, bytes):
         return {"bytes": _readable(value)}
     if isinstance(value, (tuple, list)):
-        return [inner if type(inner) is int else _plain(inner) for inner in value]  # a job may have many roots
+        return [
+            inner if type(inner) is int else _plain(inner) for inner in value
+        ]  # The test for int is a fast path for jobs with many roots.
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
-            raise TypeError("a job's mappings have names as keys")
+            raise TypeError("the keys of a job's mappings must be strings")
         return {"map": {key: _plain(inner) for key, inner in value.items()}}
-    raise TypeError(f"{type(value).__name__} is no primitive")
+    raise TypeError(f"{type(value).__name__} is not a primitive type")
 
 
 def _readable(value: bytes) -> str:
+    """Return bytes as text; bytes that are not UTF-8 become surrogates."""
     return value.decode("utf-8", "surrogateescape")
 
 
 def _value(plain: Any) -> Any:
+    """Return the value of a parsed JSON value; the inverse of ``_plain``."""
     if isinstance(plain, list):
         return tuple(_value(inner) for inner in plain)
     if not isinstance(plain, dict):
@@ -291,5 +327,5 @@ def _value(plain: Any) -> Any:
 
 
 def _tuples(value: Any) -> Any:
-    """``value`` as it comes back from the file: named tuples and lists as tuples."""
+    """Return ``value`` as it would be read back from the file: named tuples and lists become tuples."""
     return _value(_plain(value))

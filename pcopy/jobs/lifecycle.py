@@ -1,4 +1,6 @@
-"""A job on rank 0 between its command line and its end: stored for the first time, gone on with, or over."""
+"""The life of a job on rank 0: a new job is recorded in a job directory, an unfinished one is resumed, a finished one
+is removed.
+"""
 
 from __future__ import annotations
 
@@ -40,20 +42,32 @@ from pcopy.tasks.base.phases import Phase
 from pcopy.text import shown
 
 _DELETION = (Phase.COUNT, Phase.DELETE)
-"""Phases that begin anew in a job that goes on: some of what was left to delete is told by no task, and there may be
-more by now than may be deleted."""
+"""Phases that a resumed job repeats from their start.
+
+No recorded task lists everything that remains to be deleted, and the number of extra items may have grown beyond
+``--max-delete``.
+"""
 
 END_PATIENCE = 0.4
-"""Seconds that a job which was told to stop waits for its last words: what is on record holds without them."""
+"""Seconds that a stopped job waits while its final state is recorded. The job can be resumed even without that record.
+"""
 
 
 class Keeping(NamedTuple):
-    """How a job is kept, so that it can be gone on with: what every rank has to know.
+    """How and where the progress of a job is recorded, so that it can be resumed. Every rank has a copy.
 
-    ``directory`` is an absolute path, or empty: the job is not kept. ``interval`` is in seconds, ``memory`` in bytes of
-    waiting work on one host (0: automatic), an empty ``spool`` stands for the default. A resumed job goes on with
-    ``phase``; ``counts`` are what its earlier runs have counted, and ``deleted`` is what they have deleted.
-    ``at_start``: the job is durably in its directory before the first task.
+    Fields:
+    - ``directory``: the job directory, an absolute path. Empty: nothing is recorded, and the job cannot be resumed.
+    - ``nonce``: random text that identifies the job; other hosts compare it to see that they share the directory.
+    - ``interval``: seconds between two records (cuts) of a rank.
+    - ``store``: ``--checkpoint-store``: ``auto``, ``pickle`` or ``lmdb``.
+    - ``spool``: directory for temporary files of waiting work. Empty: the default.
+    - ``memory``: bytes of waiting work that the ranks of one host may keep in memory. 0: automatic.
+    - ``resumed``: True if this run resumes an earlier one.
+    - ``phase``: the phase with which a resumed job continues.
+    - ``counts``: the counters of the earlier runs.
+    - ``at_start``: True if the job directory must be on stable storage before the first task.
+    - ``deleted``: number of items that earlier runs have deleted.
     """
 
     directory: bytes = b""
@@ -70,12 +84,18 @@ class Keeping(NamedTuple):
 
 
 BEGINS_ANEW = "files could not be synced here, and this host was rebooted since, or is another one: the job begins anew"
-"""A notice about a destination. The checkpoint of the job is not used."""
+"""Notice about a destination: the records of the job are not trusted, so it starts from the beginning.
+
+After a reboot, or on another host, nothing shows whether the unsynced files reached storage.
+"""
 
 
 @contextmanager
 def naming(directory: bytes) -> Iterator[None]:
-    """An error of the system is told with the directory: the calls name files relative to it, or none."""
+    """Turn an ``OSError`` of the block into ``Refused`` with the path ``directory``.
+
+    The system calls use names relative to that directory, or only descriptors, so their errors do not contain its path.
+    """
     try:
         yield
     except OSError as error:
@@ -83,97 +103,121 @@ def naming(directory: bytes) -> Iterator[None]:
 
 
 class KeptJob:
-    """Rank 0's knowledge of where a job is kept. ``keeping`` is for all ranks."""
+    """The directory in which rank 0 records a job, from its creation to its removal.
+
+    States: not created -> created (possibly not yet on stable storage) -> durable -> finished (removed) | kept for a
+    resume | abandoned.
+
+    ``keeping`` has the settings that all ranks need.
+    """
 
     def __init__(self, keeping: Keeping, file: JobFile, lock: Lock | None = None) -> None:
-        """``lock`` is rank 0's of a job that is stored already."""
+        """Describe the job ``file``; nothing is created yet.
+
+        ``lock`` is rank 0's lock of a job that is recorded already; None for a new job.
+        """
         self.notices: list[str] = []
         self.keeping = keeping
         self.is_stored = lock is not None
         self.listed: BinaryIO | None = None
-        """The job's list of files, where it is not kept yet."""
+        """The list of ``--files-from`` of a new job, until it is copied into the job directory."""
         self._job = StoredJob(keeping.directory, file)
         self._lock = lock
         self._is_given_up = False
         self.has_vanished = False
-        """Was the job removed by somebody else?"""
+        """True if another process has removed the job directory while the job ran."""
 
     def withdraw(self) -> None:
-        """Nothing comes of a job that was stored just now; one that was there before stays."""
+        """Remove the directory if this run created it; keep one that an earlier run created."""
         if self.is_stored and self._lock is not None and self._job.file.runs == 1:
             remove(self._job, self._lock)
             self.is_stored = False
 
     def give_up(self) -> None:
-        """Nothing more can be recorded, and the job goes on: it is not to be resumed from what there is.
+        """Remove the records while the job runs on: they can no longer be completed, so a resume would be wrong.
 
-        Raises ``Refused``. May run in another thread.
+        Raise ``Refused`` if they cannot be removed. May be called from any thread.
         """
         if self.look() and self._lock is not None:
             self.is_stored, self._is_given_up = False, True
             remove(self._job, self._lock)
 
     def note(self) -> None:
-        """Puts the job into its directory, as far as that can be had without waiting for storage; raises ``Refused``.
+        """Create the job directory without waiting for storage, unless it exists; raise ``Refused`` if that fails.
 
-        Killed from now on, it can be gone on with.
+        If the process is killed from now on, the job can be resumed. After a power failure the directory may be
+        missing.
         """
         if not self.is_stored:
             self._create(durable=False)
 
     def create(self) -> None:
-        """Makes the job's directory unless it is there, durably; raises ``Refused``. May run in another thread."""
+        """Create the job directory unless it exists, and return only after it is on stable storage.
+
+        Raise ``Refused`` if that fails. May be called from any thread.
+        """
         if not self.is_stored:
             self._create(durable=True)
         elif self._job.unsynced:
             self._job = make_durable(self._job)
 
     def _create(self, *, durable: bool) -> None:
+        """Create the job directory, write the file ``job`` into it and take rank 0's lock."""
         directory = self.keeping.directory if self.keeping.at_start else None
         with naming(self.keeping.directory):
             self._job, self._lock = create(directory, self._job.file, durable=durable, listed=self.listed)
         self.is_stored = True
 
     def note_targets(self) -> None:
-        """Puts on record which directories are copied to, as soon as they are there and synced; raises ``Refused``.
+        """Record the inodes of the target directories once they exist and are synced; raise ``Refused`` if that fails.
 
-        One that is not on stable storage may be gone after a crash, and the job goes on all the same.
+        Targets that are not on stable storage are not recorded: after a crash they may be missing, and the job must
+        still resume.
         """
         roots = tuple(map(with_made, self._job.file.roots))
         if roots != self._job.file.roots and self.is_stored:
             self._job = make_durable(self._with(roots=roots))
 
     def note_mounts(self, mounts: tuple[Mount, ...]) -> None:
-        """Puts on record what is mounted below the roots."""
+        """Record the mounts below the roots in the job file, if that exists already."""
         if mounts != self._job.file.mounts:
             self._job = self._with(mounts=mounts)
             if self.is_stored:
-                with suppress(Refused):  # these have come by themselves, and will again
+                with suppress(Refused):  # these mounts are automatic, and the next run will see them again
                     update(self._job)
 
     def _with(self, **fields: Any) -> StoredJob:
+        """Return the stored job with these fields of its file replaced; nothing is written."""
         return self._job._replace(file=self._job.file._replace(**fields))
 
     def look(self) -> bool:
-        """Is the job stored, and was it not removed by somebody else?"""
+        """Return True if the directory was created and nobody has removed it since."""
         if self.is_stored and not os.path.lexists(os.path.join(self._job.path, b"job")):
             self.is_stored, self.has_vanished = False, True
         return self.is_stored
 
     def end(self, status: int, totals: Totals, patience: float | None = None, *, is_durable: bool = True) -> list[str]:
-        """The job is over, or waits to be gone on with; returns what is worth telling. Raises ``Refused``.
+        """Record how the job ended, or remove its directory after success. Return notices for the user. Raise
+        ``Refused`` if that fails.
 
-        What is left to do in the directory of a job that waits, or was given up, is left after ``patience`` seconds.
-        ``is_durable``: all that the job has written is on stable storage. Otherwise a loss of power does to its files
-        what a kill may do.
+        Args:
+            status: the exit status. With ``OK`` the directory is removed, otherwise it is kept for a resume.
+            totals: the counters, recorded for ``--jobs``.
+            patience: seconds after which unfinished work in the directory of a stopped or abandoned job is not waited
+                for any longer; None: no limit.
+            is_durable: True if all that the job has written is on stable storage. Otherwise a power failure may damage
+                its files as a kill may.
         """
         if self._is_given_up:
             _is_done_within(patience, partial(remove_rest, self._job))
         if not self.is_stored or self._lock is None:
             return []
         if status == OK:
-            left = remove(self._job, self._lock) if self.look() else ()
-            return [f"{shown(os.path.join(self.keeping.directory, name))}: left, it is not pcopy's" for name in left]
+            remaining = remove(self._job, self._lock) if self.look() else ()
+            return [
+                f"{shown(os.path.join(self.keeping.directory, name))}: not removed: pcopy did not create it"
+                for name in remaining
+            ]
         state = (FAILED_ITEMS if totals.failed else NOT_ALL_WRITTEN) if status == INCOMPLETE else STOPPED
         killed = self._job.file.killed or not is_durable
         ended = self._with(state=state, totals=totals._asdict(), killed=killed)
@@ -183,40 +227,45 @@ class KeptJob:
 
 
 def _is_done_within(patience: float | None, action: Callable[[], object]) -> bool:
-    """Does what is left to do in the job's directory, and leaves a slow storage behind after ``patience`` seconds.
+    """Run ``action`` in a thread; return True if it ended within ``patience`` seconds (None: wait without a limit).
 
-    Raises ``Refused``.
+    A thread on slow storage is not waited for any longer than that. Raise ``Refused`` if ``action`` failed.
     """
-    troubles: list[Refused] = []
+    errors: list[Refused] = []
 
     def run() -> None:
         try:
             action()
         except Refused as refused:
-            troubles.append(refused)
+            errors.append(refused)
         except HINDRANCES as error:
-            text = f"what is stored of the job may not tell how it has ended: {hindrance(error)}"
-            troubles.append(Refused(text))
+            reason = f"cannot record how the job ended: {hindrance(error)}"
+            errors.append(Refused(reason))
 
     try:
         is_over = Beside(run).is_over(patience)
-    except OSError:  # no thread is to be had: then it is waited for
+    except OSError:  # No thread can be started: run the action in this one.
         run()
         is_over = True
-    if troubles:
-        raise troubles[0]
+    if errors:
+        raise errors[0]
     return is_over
 
 
 def resuming(directory: bytes) -> str:
-    """The command that goes on with the job in ``directory``."""
+    """Return the command line that resumes the job in ``directory``."""
     return f"pcopy --resume {word_of(directory)}"
 
 
 def keep_new(job: Job, keeping: Keeping, asked: dict[str, Any]) -> tuple[Job, KeptJob]:
-    """A job that begins, in ``keeping.directory`` (empty: in the state directory); nothing is stored yet.
+    """Return a new job with the start time of its destination, and its directory, which is not created yet.
 
-    Raises ``Refused`` if it could not be.
+    Args:
+        job: the job to record.
+        keeping: settings; an empty ``directory`` stands for one in the state directory.
+        asked: the values of the command line, to be compared with those of a later run.
+
+    Raise ``Refused`` if the job directory could not be created, or lies in a source or in the destination.
     """
     if keeping.directory:
         _refuse_inside(keeping.directory, job.roots)
@@ -239,25 +288,34 @@ def keep_new(job: Job, keeping: Keeping, asked: dict[str, Any]) -> tuple[Job, Ke
 
 
 def _refuse_inside(directory: bytes, roots: Sequence[Root]) -> None:
-    """The job's own files are no part of what it copies."""
-    place = os.path.realpath(directory)
+    """Raise ``Refused`` if the job directory lies in a source or in the destination: the job would copy or delete its
+    own files.
+    """
+    real = os.path.realpath(directory)
     for tree in (*map(source_of, roots), filled_by(roots)):
-        if lies_in(place, tree):
+        if lies_in(real, tree):
             raise Refused(
                 f"{shown(directory)}: lies in {shown(tree)}, which is copied from or to; name another directory "
-                "to keep the job in, outside of it"
+                "for the job, outside of it (--checkpoint DIR)"
             )
 
 
 def as_stored(job: StoredJob) -> tuple[tuple[Root, ...], Options]:
-    """What the job copies, and how, as it was asked for; raises ``Refused``."""
+    """Return the roots and the options of a recorded job; raise ``Refused`` if they cannot be read."""
     return tuple(root.plain for root in job.file.roots), options_from_primitives(job.file.options)
 
 
 def go_on(stored: StoredJob, lock: Lock, size: int, keeping: Keeping, options: Options) -> tuple[Job, KeptJob]:
-    """The next run of a stored job, on ``size`` ranks, with ``options``; raises ``Refused``.
+    """Prepare the next run of a recorded job and record that it has begun; return the job and its directory.
 
-    From here on the earlier run is gone.
+    Args:
+        stored: the job as it is recorded.
+        lock: rank 0's lock of it.
+        size: number of ranks of the new run. Recorded tasks and notes are dealt out to them.
+        keeping: settings of the new run.
+        options: options of the new run.
+
+    The records of the earlier runs are replaced by those of the new run. Raise ``Refused`` if that fails.
     """
     from pcopy.checkpoint.resume import compact, has_begun
     from pcopy.jobs.gone_directories import Missing
@@ -273,6 +331,7 @@ def go_on(stored: StoredJob, lock: Lock, size: int, keeping: Keeping, options: O
     least = int(Phase.REPAIR_VERIFY)
 
     def address(task: Task) -> Task | None:
+        # Return the task for one of ``size`` ranks, or None if it is dropped. ``least`` is the earliest phase of all.
         nonlocal least
         if task.phase in _DELETION and decode(task.payload).is_found_anew:
             return None
@@ -290,18 +349,19 @@ def go_on(stored: StoredJob, lock: Lock, size: int, keeping: Keeping, options: O
     if is_lost or not has_begun(path):
         return _begun_anew(stored, lock, job, keeping, is_lost=is_lost)
     spool = spool_in(keeping.spool)
-    missing = Missing(roots, file.mounts, spool, options)
+    removed_directories = Missing(roots, file.mounts, spool, options)
     try:
         with naming(path), refusing(keeping.spool):
             remaining = compact(
                 path,
                 size,
                 address=address,
-                mending=missing,
+                mending=removed_directories,
                 open_spool=spool,
                 least_counts={counts.DELETED: keeping.deleted},
             )
-    except InvariantBroken as broken:  # an unknown task is another version's, though the file has not told of that
+    except InvariantBroken as broken:
+        # An unknown task was recorded by another version, though the version in the job file is the same.
         raise Refused(f"{broken}; this pcopy reads version {FORMAT} of tasks; {END_IT}") from None
     job = job._replace(run=remaining.run, resumed=_destination_time(job))
     file = file._replace(runs=remaining.run, state=RUNNING, stored=remaining.began or file.stored)
@@ -310,15 +370,16 @@ def go_on(stored: StoredJob, lock: Lock, size: int, keeping: Keeping, options: O
     if phase in _DELETION:
         phase = int(Phase.NAME)
     keeping = keeping._replace(resumed=True, phase=phase, counts=remaining.counts, at_start=False)
-    kept = KeptJob(keeping, file, lock)
-    kept.notices = missing.notices
-    return job, kept
+    job_directory = KeptJob(keeping, file, lock)
+    job_directory.notices = removed_directories.notices
+    return job, job_directory
 
 
 def _begun_anew(stored: StoredJob, lock: Lock, job: Job, keeping: Keeping, *, is_lost: bool) -> tuple[Job, KeptJob]:
-    """As ``go_on``, where no run has left a record, or none that is trusted (``is_lost``).
+    """Prepare the next run of a job without usable records: it starts from the beginning, as a run with a new number.
 
-    This run has a number of its own, and all to do.
+    ``is_lost``: there are records, but they are not trusted, and are removed. Otherwise no run has left a record. Other
+    arguments and the result are those of ``go_on``.
     """
     path, file = stored.path, stored.file
     if is_lost:
@@ -329,13 +390,14 @@ def _begun_anew(stored: StoredJob, lock: Lock, job: Job, keeping: Keeping, *, is
     if is_lost:
         with naming(path):
             forget_records(path)
-    kept = KeptJob(keeping._replace(at_start=True), file, lock)
+    job_directory = KeptJob(keeping._replace(at_start=True), file, lock)
     if is_lost:
-        kept.notices = [f"{shown(filled_by(job.roots))}: {BEGINS_ANEW}"]
-    return job, kept
+        job_directory.notices = [f"{shown(filled_by(job.roots))}: {BEGINS_ANEW}"]
+    return job, job_directory
 
 
 def _deleted_in(directory: bytes) -> int:
+    """Return the number of items that earlier runs of the job in ``directory`` have deleted."""
     from pcopy.jobs.deleted import deleted_in
 
     with naming(directory):
@@ -343,15 +405,16 @@ def _deleted_in(directory: bytes) -> int:
 
 
 def _destination_time(job: Job) -> int:
-    """The destination's clock, in nanoseconds since 1970: the ctime of a file that is made there and vanishes again.
+    """Return the time of the destination's clock, in nanoseconds since 1970: the ctime of a probe file that is created
+    there.
 
-    A file that must have a name is made in the directory around the target, if that is of the same file system: so the
-    target's own ctime stays as it is where there is nothing to copy.
+    The file has no name (O_TMPFILE) if the file system supports that. A file with a name is created in the parent of
+    the target, if that is on the same file system, so that the target's own ctime does not change if nothing is copied.
     """
-    if job.options.sequential:  # a file there may have no such name, or could not be removed
+    if job.options.sequential:  # Such a destination may refuse the name of the probe, or its removal.
         return time.time_ns()
     target = job.roots[0].target
-    flags = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC  # not all file systems have files without a name
+    flags = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC  # not supported by all file systems
     with suppress(OSError), held_open(open_patiently(target, flags, 0o600)) as descriptor:
         return os.fstat(descriptor).st_ctime_ns
     for path in (os.path.join(target, b".."), target):
@@ -361,13 +424,15 @@ def _destination_time(job: Job) -> int:
         ):
             if os.fstat(directory).st_dev == os.stat(target).st_dev:
                 return _time_of_named_file(directory, b".pcopy-%s-clock" % job.name.encode())
-    return time.time_ns()  # the copy reports what cannot be written
+    return time.time_ns()  # The copy itself reports a destination that cannot be written to.
 
 
 def _time_of_named_file(directory: int, name: bytes) -> int:
-    """The directory keeps its times where that is allowed: the job may be refused yet, or have nothing to do there.
+    """Create and remove the file ``name``, and return its ctime in nanoseconds; raise ``OSError`` if it cannot be
+    created.
 
-    Raises ``OSError``.
+    The times of ``directory`` are restored if that is permitted: the job may still be refused, or have nothing to
+    change there.
     """
     before = os.fstat(directory)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -375,7 +440,7 @@ def _time_of_named_file(directory: int, name: bytes) -> int:
     try:
         return os.fstat(descriptor).st_ctime_ns
     finally:
-        with suppress(OSError):  # nothing was written
+        with suppress(OSError):  # The file is empty: no data can be lost.
             os.close(descriptor)
         with suppress(OSError):
             os.unlink(name, dir_fd=directory)
@@ -383,15 +448,20 @@ def _time_of_named_file(directory: int, name: bytes) -> int:
 
 
 def options_as_primitives(options: Options) -> dict[str, Any]:
+    """Return the options as dictionaries of primitive values, as the job file and messages between ranks hold them."""
     return {**options._asdict(), "preserve": options.preserve._asdict(), "select": options.select._asdict()}
 
 
 def options_from_primitives(plain: Any) -> Options:
+    """Return the options from the dictionaries of ``options_as_primitives``.
+
+    Raise ``Refused`` if their names are not those of this version.
+    """
     fields = dict(plain)
     preserve, select = dict(fields.pop("preserve")), dict(fields.pop("select", ()))
     try:
-        kept = Preserve(**{**preserve, "chown": tuple(preserve["chown"])})
-        chosen = Select(**{**select, "patterns": tuple(select["patterns"])})
-        return Options(kept, select=chosen, **fields)
+        preserved = Preserve(**{**preserve, "chown": tuple(preserve["chown"])})
+        selected = Select(**{**select, "patterns": tuple(select["patterns"])})
+        return Options(preserved, select=selected, **fields)
     except (TypeError, KeyError):
-        raise Refused(f"the job was begun by another pcopy, which has other options; {END_IT}") from None
+        raise Refused(f"the job was started by another version of pcopy, which has other options; {END_IT}") from None

@@ -1,6 +1,6 @@
-"""What ``--jobs`` says of jobs: a table for people, an object a line for programs.
+"""The output of ``--jobs``: a table for people, or a JSON object per line for programs.
 
-If a job did not end in order, its counts are those on record: a resume goes on from there.
+For a killed job the counts are those of its records, from which a resume continues.
 """
 
 from __future__ import annotations
@@ -21,34 +21,35 @@ from pcopy.text import counted, shown
 from pcopy.units import show_clock, show_size
 
 OLD_NEWS = 30.0
-"""Seconds after which it is told how old the news of a running job are, which come every 2 s."""
+"""Age in seconds from which the listing shows how old the progress of a running job is; a job reports every 2 s."""
 
 _COUNTED = ("found", "bytes")
 _HEADS = ("JOB", "BEGUN", "STATE", "COPIED")
 
 
 def table(found: Sequence[Listed]) -> list[str]:
-    """The lines for people; what cannot be used comes last."""
+    """Return the lines of the table; jobs that cannot be used come last."""
     usable = [(listed, listed.file, locks(listed.path)) for listed in found if listed.file is not None]
-    told = [progress_of(listed.path, job.runs) if holding else None for listed, job, holding in usable]
-    rows = [_row(*each, progress) for each, progress in zip(usable, told, strict=True)]
+    progresses = [progress_of(listed.path, job.runs) if holders else None for listed, job, holders in usable]
+    rows = [_row(*each, progress) for each, progress in zip(usable, progresses, strict=True)]
     widths = [max(map(len, column)) for column in zip(_HEADS, *rows, strict=True)]
     lines = [_line(_HEADS, widths)] if rows else []
-    for row, (_, job, holding), progress in zip(rows, usable, told, strict=True):
+    for row, (_, job, holders), progress in zip(rows, usable, progresses, strict=True):
         lines += [_line(row, widths), f"  {way(job)}"]
-        if holding:
-            hosts = ", ".join(dict.fromkeys(holder.host for holder in holding))
-            ranks = progress["ranks"] if progress else len(holding)
+        if holders:
+            hosts = ", ".join(dict.fromkeys(holder.host for holder in holders))
+            ranks = progress["ranks"] if progress else len(holders)
             lines.append(f"  {counted(ranks, 'rank', 'ranks')} on {hosts}{_getting_on(progress)}")
     return lines + [f"cannot be used: {listed.trouble}" for listed in found if listed.file is None]
 
 
 def way(job: JobFile) -> str:
-    """``SOURCE -> DESTINATION``, in full."""
+    """Return ``SOURCE -> DESTINATION`` with full paths."""
     return " -> ".join(_ends(job))
 
 
 def json_line(listed: Listed) -> str:
+    """Return the JSON object of one job as a line."""
     values: dict[str, object] = {
         "job": name_of(listed.path),
         "directory": shown(listed.path),
@@ -72,36 +73,39 @@ def json_line(listed: Listed) -> str:
     return json.dumps(values)
 
 
-def _getting_on(told: dict[str, Any] | None) -> str:
-    """What a running job tells of itself, for people."""
-    if told is None:
+def _getting_on(progress: dict[str, Any] | None) -> str:
+    """Return the progress of a running job as the end of a line; empty if there is none."""
+    if progress is None:
         return ""
-    age = time.time() - told["time"]
+    age = time.time() - progress["time"]
     parts = [
-        f"{told['percent']} %" if told["percent"] is not None else told["phase"],
-        f"{show_size(told['bytes_per_second'])}/s",
-        f"{show_clock(told['eta'])} left" if told["eta"] is not None else "",
-        f"{told['failed']:,} failed" if told["failed"] else "",
-        described(told),
+        f"{progress['percent']} %" if progress["percent"] is not None else progress["phase"],
+        f"{show_size(progress['bytes_per_second'])}/s",
+        f"{show_clock(progress['eta'])} left" if progress["eta"] is not None else "",
+        f"{progress['failed']:,} failed" if progress["failed"] else "",
+        described(progress),
         f"not heard of for {show_clock(age)}" if age > OLD_NEWS else "",
     ]
     return ": " + ", ".join(filter(None, parts))
 
 
-def _row(listed: Listed, job: JobFile, locked: Sequence[Holder], told: dict[str, Any] | None) -> tuple[str, ...]:
-    totals = _totals(listed.path, job) if told is None else Totals(**{name: told[name] for name in _COUNTED})
+def _row(listed: Listed, job: JobFile, locked: Sequence[Holder], progress: dict[str, Any] | None) -> tuple[str, ...]:
+    """Return the cells of one job in the table."""
+    totals = _totals(listed.path, job) if progress is None else Totals(**{name: progress[name] for name in _COUNTED})
     begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(job.created))
-    number = told["copied"] if told else totals.copied if totals else 0
+    number = progress["copied"] if progress else totals.copied if totals else 0
     copied = f"{number:,} of {totals.found:,}, {show_size(totals.bytes)}" if totals else "-"
-    state = "paused" if told and told["paused"] else _state(job, locked)
+    state = "paused" if progress and progress["paused"] else _state(job, locked)
     return name_of(listed.path), begun, state, copied
 
 
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    """Return the cells as a line, padded to the widths of the columns."""
     return "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _ends(job: JobFile) -> tuple[str, str]:
+    """Return the source and the destination of a job, for people."""
     first = job.roots[0]
     if len(job.roots) == 1:
         return shown(source_of(first)), shown(target_of(first))
@@ -109,13 +113,16 @@ def _ends(job: JobFile) -> tuple[str, str]:
 
 
 def _state(job: JobFile, locked: Sequence[Holder]) -> str:
+    """Return the state of a job for people: ``running`` if a rank is alive, ``interrupted`` if its last run was
+    killed.
+    """
     if locked:
         return RUNNING
     return "interrupted" if job.state == RUNNING else job.state
 
 
 def _totals(path: bytes, job: JobFile) -> Totals | None:
-    """What the job has counted; None where nothing is known of that."""
+    """Return the counters of a job; None if none are known."""
     from pcopy.checkpoint.resume import counts_on_record
 
     if job.state == RUNNING and (counts := counts_on_record(path)):

@@ -1,12 +1,12 @@
-"""Locks: two runs of pcopy never work on one job at once.
+"""Locks: two runs of pcopy never work on the same job at the same time.
 
-Every rank holds a lock (flock(2)) on a file of its own, ``lock-RANK``, as long as it lives. The kernel gives the lock
-back when the process ends, however it ends, so a crash leaves a file, but no lock; what the file says (host, process,
-beginning) is for people. Across hosts the lock holds where the file system carries flock to its server
-(NFS, and Lustre and GPFS unless mounted otherwise). A directory where files cannot be locked is refused.
+Every rank holds a lock (flock(2)) on a file of its own, ``lock-RANK``, while it is alive. The operating system releases
+the lock when the process ends, however it ends. So a crash leaves a file, but no lock. The contents of the file (host,
+process, start time) are for people. Between hosts the lock works if the file system sends flock to its server: NFS
+does, and so do Lustre and GPFS unless mounted otherwise. A directory in which files cannot be locked is refused.
 
-The order of two runs: rank 0 takes its lock first and then looks at those of all other ranks. So if two
-start at once, one gets no further. And a rank that has outlived the others of its run is noticed.
+Order: rank 0 takes its own lock first, and then checks the locks of all other ranks. So if two runs start at the same
+time, one of them fails. A rank that has survived the other ranks of its run is noticed.
 """
 
 from __future__ import annotations
@@ -29,17 +29,20 @@ from pcopy.named import NamedTuple
 from pcopy.text import harmless, shown
 
 PATIENCE = 0.5
-"""Seconds for which a lock is asked for again: somebody who lists locks has each for a moment."""
+"""Seconds for which a lock is tried again: a process that lists locks holds each of them for a moment."""
 
 _OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _LONGEST = 4096
-"""Bytes of a lock's text that are read."""
+"""Bytes of the contents of a lock file that are read at most."""
 _MOVE = "copy that directory (cp -a) to a file system that has locks, and name the copy: --resume DIR"
-"""What to do about a job that is there already."""
+"""Advice for an existing job whose directory does not support locks."""
 
 
 class Holder(NamedTuple):
-    """A rank that works on a job: ``began`` in seconds since 1970, 0 where unknown."""
+    """A rank that works on a job.
+
+    Fields: its number, its host, its process id, and its start time ``began`` in seconds since 1970 (0: unknown).
+    """
 
     rank: int
     host: str
@@ -48,7 +51,7 @@ class Holder(NamedTuple):
 
 
 class Held(Refused):
-    """The job is being worked on."""
+    """A rank works on the job."""
 
     def __init__(self, directory: bytes, holders: list[Holder]) -> None:
         first = holders[0]
@@ -60,13 +63,13 @@ class Held(Refused):
 
 
 class Lock:
-    """A rank's lock, until ``close`` or the end of the process. A forked child has it not, and takes its own."""
+    """A lock of a rank, held until ``close`` or the end of the process. A forked child does not inherit it."""
 
     def __init__(self, descriptor: int, rank: int) -> None:
         self.rank = rank
         self.descriptor = descriptor
-        """-1 once it has been given back."""
-        # A copy of the descriptor in a child would keep the lock when this process dies.
+        """Descriptor of the locked file; -1 once the lock is released."""
+        # A forked child closes its copy of the descriptor, which would keep the lock when this process dies.
         itself = ref(self)
 
         def forget() -> None:
@@ -76,16 +79,17 @@ class Lock:
         os.register_at_fork(after_in_child=forget)
 
     def close(self) -> None:
-        """Gives the lock back; may be called again."""
+        """Release the lock; has no effect if it is released already."""
         if self.descriptor >= 0:
             descriptor, self.descriptor = self.descriptor, -1
             let_go(descriptor)
 
 
 def hold(path: bytes, rank: int) -> Lock:
-    """Takes the lock of ``rank`` on the job directory ``path``.
+    """Take the lock of ``rank`` on the job directory ``path``.
 
-    Raises ``Held`` if another process has it, ``Refused`` if the directory or the file is not safely ours.
+    Raise ``Held`` if another process has it. Raise ``Refused`` if the directory or the file is not safely this user's,
+    or cannot be locked.
     """
     name = b"lock-%d" % rank
     with opened(path) as directory:
@@ -93,6 +97,7 @@ def hold(path: bytes, rank: int) -> Lock:
         while True:
             descriptor = _open(directory, name, path)
             try:
+                # The file may have been removed between open and flock: then a lock on it protects nothing.
                 if _flock(descriptor, fcntl.LOCK_EX, path) and _is_still(directory, name, descriptor):
                     break
                 if time.monotonic() > until:
@@ -114,7 +119,7 @@ def hold(path: bytes, rank: int) -> Lock:
 
 
 def hold_alone(path: bytes) -> Lock:
-    """Takes rank 0's lock, and makes sure that no other rank of an earlier run has one. Raises as ``hold`` does."""
+    """Take rank 0's lock, and check that no other rank of an earlier run holds one; raise as ``hold`` does."""
     lock = hold(path, 0)
     if others := [holder for holder in holders(path) if holder.rank]:
         lock.close()
@@ -123,7 +128,10 @@ def hold_alone(path: bytes) -> Lock:
 
 
 def holders(path: bytes) -> list[Holder]:
-    """The ranks that work on the job in ``path``, this process's included, by rank; raises ``Refused``."""
+    """Return the ranks that work on the job in ``path``, sorted by rank; those of this process are included.
+
+    Raise ``Refused`` if the directory cannot be read or locked.
+    """
     found = []
     with opened(path) as directory:
         for name in names_in(directory):
@@ -132,16 +140,17 @@ def holders(path: bytes) -> list[Holder]:
                 continue
             try:
                 descriptor = open_patiently(name, os.O_RDONLY | _OPEN, dir_fd=directory)
-            except OSError:  # removed meanwhile, or no file of a lock
+            except OSError:  # removed meanwhile, or not a lock file
                 continue
             with held_open(descriptor):
-                # Shared: two that look do not see each other. Closing the descriptor gives it back.
+                # A shared lock: processes that list locks do not see each other. Closing releases it.
                 if not _flock(descriptor, fcntl.LOCK_SH, path):
                     found.append(_told(descriptor, int(match[1])))
     return sorted(found)
 
 
 def _open(directory: int, name: bytes, path: bytes) -> int:
+    """Open or create a lock file; raise ``Refused`` if it is not a regular file of this user with one name."""
     try:
         descriptor = open_patiently(name, os.O_RDWR | os.O_CREAT | _OPEN, 0o600, dir_fd=directory)
     except OSError as error:
@@ -149,12 +158,15 @@ def _open(directory: int, name: bytes, path: bytes) -> int:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink > 1:
         os.close(descriptor)
-        raise Refused(f"{shown(os.path.join(path, name))}: not a lock file of ours; remove it")
+        raise Refused(f"{shown(os.path.join(path, name))}: not a lock file of this user; remove it")
     return descriptor
 
 
 def _flock(descriptor: int, how: int, path: bytes) -> bool:
-    """Was the lock free? Raises ``Refused`` where files in ``path`` cannot be locked."""
+    """Try to lock a file; return True if that succeeded, False if another process has the lock.
+
+    Raise ``Refused`` if files in ``path`` cannot be locked at all.
+    """
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except OSError as error:
@@ -167,7 +179,7 @@ def _flock(descriptor: int, how: int, path: bytes) -> bool:
 
 
 def _is_still(directory: int, name: bytes, descriptor: int) -> bool:
-    """Whether the name means the file that was locked: a job that has ended takes its files with it."""
+    """True if ``name`` still is the file that was locked: a job that ends removes its lock files."""
     try:
         now = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -176,17 +188,19 @@ def _is_still(directory: int, name: bytes, descriptor: int) -> bool:
 
 
 def _told(descriptor: int, rank: int) -> Holder:
-    """The text of the file; a process may die before it has written any."""
+    """Return the holder that a lock file names; a process may have died before it wrote the contents."""
     try:
-        told = json.loads(os.pread(descriptor, _LONGEST, 0))
-        host, pid = harmless(str(told["host"])), int(told["pid"])
-        return Holder(rank, host, pid, float(told["began"]))
+        contents = json.loads(os.pread(descriptor, _LONGEST, 0))
+        host, pid = harmless(str(contents["host"])), int(contents["pid"])
+        return Holder(rank, host, pid, float(contents["began"]))
     except (OSError, ValueError, TypeError, KeyError):
         return Holder(rank, "an unknown host", 0, 0.0)
 
 
 def locks(path: bytes) -> list[Holder]:
-    """As ``holders``; none if the job has ended in this moment."""
+    """Return the ranks that work on a job, as ``holders``; empty if the job directory cannot be read, as of a job
+    that just ended.
+    """
     try:
         return holders(path)
     except Refused:

@@ -1,7 +1,7 @@
-"""What users may have meant by a path, a job or a word that is not there: the nearest that is.
+"""Suggestions for a path, a job or a word that does not exist: the most similar one that does.
 
-Rule: nothing is guessed and done; it is asked. Looking costs little: some directories are listed, and none of those
-that hold more than ``MOST_NAMES``.
+Rules: a suggestion is shown, and never followed automatically. The search is cheap: it lists few directories, and none
+with more than ``MOST_NAMES`` names.
 """
 
 from __future__ import annotations
@@ -17,32 +17,34 @@ from pcopy.fsio.close import held_open
 from pcopy.text import shown
 
 MOST_NAMES = 10_000
-"""Names of a directory that are compared; to list more may take long on a file server."""
+"""Names in a directory that are compared at most; listing more may take long on a file server."""
 _MOST_SLIPS = 3
-"""Names of a path that are corrected at once; more is another path."""
+"""Misspelt names in one path that are corrected at most; with more it is another path."""
 _LEAST_LIKENESS = 0.75
-"""How alike two words are, from 0 to 1, if one may be a slip of the other: with less, --restart would be --report."""
+"""Similarity, from 0 to 1, from which one word may be a misspelling of another. With less, --report would be
+suggested for --restart.
+"""
 _LEAST_BEGINNING = 3
-"""Letters that may stand for the only word that begins with them."""
+"""Number of letters from which a word may stand for the only word that begins with it."""
 
 _SPACES = b" \t\r\n"
 _QUOTES = "\"'\u2018\u2019\u201c\u201d"
-_DASHES = ("\u2010", "\u2011", "\u2012", "\u2013", "\u2014", "\u2212")  # what texts make of a "-"
+_DASHES = ("\u2010", "\u2011", "\u2012", "\u2013", "\u2014", "\u2212")  # Text processors replace a "-" by one of these.
 
 
 def meant(path: bytes) -> str:
-    """What to say of ``path``, which is not there; nothing if nothing is like it."""
+    """Return a suggestion for ``path``, which does not exist; empty if nothing resembles it."""
     return _similar(path) or _so_far(path)
 
 
 def meant_or_made(path: bytes, make_it: str = "make that first (mkdir -p)") -> str:
-    """The same of a directory that may be yet to be made."""
+    """Return a suggestion for a missing directory that the user may have to create; ``make_it`` says how."""
     text = _similar(path)
     return followed(text, f"else {make_it}") if text else make_it
 
 
 def unwritable(directory: bytes) -> str:
-    """Return why this user can make no file in ``directory``, which it names; "" if he can. Raises ``OSError``."""
+    """Return why this user cannot create a file in ``directory``, with its path; empty if he can. Raise ``OSError``."""
     effective = (os.getuid(), os.getgid()) != (os.geteuid(), os.getegid())
     if os.access(directory, os.W_OK | os.X_OK, effective_ids=effective):
         return ""
@@ -53,48 +55,59 @@ def unwritable(directory: bytes) -> str:
 
 
 def _similar(path: bytes) -> str:
-    return next((text for look in _LOOKS if (text := look(path))), "")
+    """Return the first suggestion of ``_LOOKS`` that applies, or an empty text."""
+    return next((text for suggestion in _LOOKS if (text := suggestion(path))), "")
 
 
 def followed(text: str, more: str) -> str:
-    """Both in one line; ``text`` may end with a question."""
+    """Join two parts of a message, of which the first may end with a question mark."""
     return f"{text} {more[:1].upper()}{more[1:]}" if text.endswith("?") else f"{text}; {more}"
 
 
 def starts_elsewhere(path: bytes, directory: bytes) -> str:
-    """What to say of a listed path that is not there below ``directory``, but from here, and leads into it."""
+    """Return a message if a listed path does not exist below ``directory``, but does below the working directory, and
+    lies in ``directory``.
+
+    Return an empty text otherwise.
+    """
     if path.startswith(b"/") or os.path.lexists(os.path.join(directory, path)) or not os.path.lexists(path):
         return ""
-    top = os.path.realpath(directory)
+    real_directory = os.path.realpath(directory)
     real = os.path.join(os.path.realpath(os.path.dirname(path) or b"."), os.path.basename(path))
-    if not (real + b"/").startswith(top.rstrip(b"/") + b"/"):
+    if not (real + b"/").startswith(real_directory.rstrip(b"/") + b"/"):
         return ""
-    below = os.path.relpath(real, top)
-    advice = f"write {shown(below)}, or a saved listing (pwalk --output LIST.jsonl), which tells where its paths start"
+    below = os.path.relpath(real, real_directory)
+    advice = (
+        f"write {shown(below)}, or a saved listing (pwalk --output LIST.jsonl), which records where its paths start"
+    )
     return f"{shown(path)} is not in {shown(directory)}, but starts in the working directory: {advice}"
 
 
 def nearest(word: str, words: Iterable[str]) -> str | None:
-    """The only one of ``words`` that begins with ``word``, else the one most like it, whatever the case of letters."""
+    """Return the only one of ``words`` that begins with ``word``, else the most similar one; None if none is similar.
+
+    Upper and lower case are the same.
+    """
     from difflib import get_close_matches
 
     lower, by_lower = word.lower(), {one.lower(): one for one in words}
-    near = [one for one in by_lower if one.startswith(lower)] if len(word) >= _LEAST_BEGINNING else []
-    if len(near) != 1:
-        near = get_close_matches(lower, by_lower, 1, _LEAST_LIKENESS)
-    return by_lower[near[0]] if near else None
+    similar = [one for one in by_lower if one.startswith(lower)] if len(word) >= _LEAST_BEGINNING else []
+    if len(similar) != 1:
+        similar = get_close_matches(lower, by_lower, 1, _LEAST_LIKENESS)
+    return by_lower[similar[0]] if similar else None
 
 
 def _as_link(path: bytes) -> str:
-    """A symbolic link that is there, while what it leads to is not."""
+    """Suggest the cause if the path is a symbolic link to a missing file."""
     link = path.rstrip(b"/")
-    goal = os.path.realpath(link)
-    if not os.path.islink(link) or os.path.lexists(goal):
+    target = os.path.realpath(link)
+    if not os.path.islink(link) or os.path.lexists(target):
         return ""
-    return f"it is a symbolic link to {shown(goal)}, which is not there"
+    return f"it is a symbolic link to {shown(target)}, which does not exist"
 
 
 def _as_dashes(path: bytes) -> str:
+    """Suggest the option if the path is an option whose dash is another character, as copied from a formatted text."""
     text = os.fsdecode(path)
     option = text.lstrip("-" + "".join(_DASHES))
     if text.startswith(_DASHES) and option:
@@ -103,18 +116,20 @@ def _as_dashes(path: bytes) -> str:
 
 
 def _as_shells_do(path: bytes) -> str:
-    """What a shell would have replaced, had there been no quotes."""
-    what = b"~" if path.startswith(b"~") else b"$" if re.search(rb"\$\{?[A-Za-z_]", path) else b""
-    if not what:
+    """Suggest the expanded path if the path contains ``~`` or a variable, which a shell does not expand in quotes."""
+    sign = b"~" if path.startswith(b"~") else b"$" if re.search(rb"\$\{?[A-Za-z_]", path) else b""
+    if not sign:
         return ""
-    real = os.path.expanduser(path) if what == b"~" else os.path.expandvars(path)
-    meant = f"; {shown(real)} does" if real != path and os.path.lexists(real) else ""
-    quotes = "quotes" if what == b"~" else "single quotes"
-    return f"a shell does not replace {what.decode()} in {quotes}{meant or ': write the path in full'}"
+    real = os.path.expanduser(path) if sign == b"~" else os.path.expandvars(path)
+    suggestion = f"; {shown(real)} does" if real != path and os.path.lexists(real) else ""
+    quotes = "quotes" if sign == b"~" else "single quotes"
+    return f"a shell does not replace {sign.decode()} in {quotes}{suggestion or ': write the path in full'}"
 
 
 def _without_frame(path: bytes) -> str:
-    """The same without what a list, a mouse or a second pair of quotes has put around it."""
+    """Suggest the path without characters around it: white space, a carriage return, quotes, backslashes,
+    ``file://``.
+    """
     text = os.fsdecode(path)
     around = "carriage return" if path.endswith(b"\r") else "space"
     tries = (
@@ -130,6 +145,7 @@ def _without_frame(path: bytes) -> str:
 
 
 def _as_several(path: bytes) -> str:
+    """Suggest separating the paths if the word consists of several existing ones."""
     for sign, advice in ((b",", "write a space between them"), (b" ", "quote each of them, not all")):
         parts = path.split(sign)
         if len(parts) > 1 and all(part and os.path.lexists(part) for part in parts):
@@ -138,52 +154,56 @@ def _as_several(path: bytes) -> str:
 
 
 def _as_pattern(path: bytes) -> str:
+    """Suggest the cause if the path is a shell pattern."""
     from fnmatch import fnmatchcase
 
     directory, name = os.path.split(path)
     if not re.search(rb"[*?]|\[.+\]", path):
         return ""
-    for there in _names(directory):
-        if not there.startswith(".") and fnmatchcase(there, os.fsdecode(name)):
-            return f"{shown(os.path.join(directory, os.fsencode(there)))} does: a shell replaces no patterns in quotes"
+    for existing in _names(directory):
+        if not existing.startswith(".") and fnmatchcase(existing, os.fsdecode(name)):
+            return (
+                f"{shown(os.path.join(directory, os.fsencode(existing)))} does: a shell replaces no patterns in quotes"
+            )
     return "no name matches this pattern, so the shell has left it as it is"
 
 
 def _with_slips(path: bytes) -> str:
-    here = b"/" if path.startswith(b"/") else b""
+    """Suggest the existing path that results if misspelt names are corrected."""
+    reached = b"/" if path.startswith(b"/") else b""
     slips = 0
     for part in filter(None, path.split(b"/")):
-        name = os.path.join(here, part)
+        name = os.path.join(reached, part)
         if not os.path.lexists(name):
-            near = nearest(os.fsdecode(part), _names(here)) if slips < _MOST_SLIPS else None
-            if near is None:
+            similar = nearest(os.fsdecode(part), _names(reached)) if slips < _MOST_SLIPS else None
+            if similar is None:
                 return ""
             slips += 1
-            name = os.path.join(here, os.fsencode(near))
-        here = name
-    return f"{shown(os.path.join(here, b'') if path.endswith(b'/') else here)} does: was that meant?"
+            name = os.path.join(reached, os.fsencode(similar))
+        reached = name
+    return f"{shown(os.path.join(reached, b'') if path.endswith(b'/') else reached)} does: was that meant?"
 
 
 def _so_far(path: bytes) -> str:
-    """The part of ``path`` that is there, if it is a directory."""
-    here = b"/" if path.startswith(b"/") else b""
+    """Name the deepest existing directory on the way to ``path``."""
+    reached = b"/" if path.startswith(b"/") else b""
     for part in filter(None, path.split(b"/")):
-        name = os.path.join(here, part)
+        name = os.path.join(reached, part)
         if not os.path.lexists(name):
-            if here in (b"", b"/") or not os.path.isdir(here):
+            if reached in (b"", b"/") or not os.path.isdir(reached):
                 break
-            return f"{shown(here)} does, but holds nothing named {shown(part)}, nor anything similar"
-        here = name
+            return f"{shown(reached)} does, but holds nothing named {shown(part)}, nor anything similar"
+        reached = name
     return ""
 
 
 def _names(directory: bytes) -> list[str]:
-    """None of them if it holds too many, or may not be listed."""
+    """Return the names in a directory; empty if there are too many, or it cannot be listed."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     try:
         try:
             descriptor = os.open(directory or b".", flags | os.O_NOATIME)
-        except PermissionError:  # another user's: its access time is not ours to keep
+        except PermissionError:  # O_NOATIME is permitted to the owner only.
             descriptor = os.open(directory or b".", flags)
         with held_open(descriptor), os.scandir(descriptor) as entries:
             names = [entry.name for entry in islice(entries, MOST_NAMES + 1)]
@@ -193,7 +213,11 @@ def _names(directory: bytes) -> list[str]:
 
 
 def barrier(path: bytes, error: OSError) -> str:
-    """Behind ``error``: the first directory on the way to ``path`` that this user may not enter, if that is it."""
+    """Return the end of a message about EACCES: the first directory on the way to ``path`` that this user may not
+    enter.
+
+    Empty if ``error`` is another one, or there is no such directory.
+    """
     if error.errno == errno.EACCES:
         for directory in _upwards(os.path.abspath(path)):
             if not os.access(directory, os.X_OK):
@@ -202,13 +226,14 @@ def barrier(path: bytes, error: OSError) -> str:
 
 
 def _upwards(path: bytes) -> Iterator[bytes]:
-    """The directories above ``path``, the root first."""
+    """Yield the directories above ``path``, beginning with the root directory."""
     parts = path.split(b"/")
     for end in range(1, len(parts)):
         yield b"/".join(parts[:end]) or b"/"
 
 
 def _told(text: str) -> str:
+    """Return a text as it is shown to users, with unprintable characters escaped."""
     return shown(os.fsencode(text))
 
 

@@ -1,4 +1,4 @@
-"""The path of a tool that only reads what it names, as the root of its job."""
+"""The path argument of a program that only reads, as the root of its job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from pcopy.text import shown
 
 
 def root_read(path: bytes, *, follow: bool) -> Root:
-    """``path``, or what it leads to if it is a symbolic link that is to be followed; raises ``Refused``."""
+    """Return the root for ``path``, or for its target if it is a symbolic link and ``follow`` is set; raise
+    ``Refused``.
+
+    Source and target of the root are the same directory.
+    """
     try:
         status = os.stat(path) if follow else os.lstat(path)
         if stat.S_ISLNK(status.st_mode):
@@ -25,20 +29,21 @@ def root_read(path: bytes, *, follow: bool) -> Root:
             identity = status.st_dev, status.st_ino
             return Root(real, real, b"", b"", path, path, identity, identity)
         directory, name = os.path.split(real)
-        around = os.stat(directory)
+        parent_status = os.stat(directory)
     except OSError as error:
-        if error.filename is None:  # there is no current directory to begin with
+        if error.filename is None:  # The current directory does not exist: the caller reports that.
             raise
         raise unlookable(path, error) from None
     if stat.S_ISSOCK(status.st_mode):
-        raise Refused(f"{shown(path)}: is a socket, which holds nothing to read")
-    if not os.path.lexists(real):  # /dev/fd/63
-        raise Refused(f"{shown(path)}: is a pipe, or a file without a name; put what it holds into a file")
-    identity = around.st_dev, around.st_ino
+        raise Refused(f"{shown(path)}: is a socket, which has no contents to read")
+    if not os.path.lexists(real):  # for example /dev/fd/63 of a shell's process substitution
+        raise Refused(f"{shown(path)}: is a pipe, or a file without a name; write its contents into a file first")
+    identity = parent_status.st_dev, parent_status.st_ino
     return Root(directory, directory, name, name, path, path, identity, identity)
 
 
 def unlookable(path: bytes, error: OSError) -> Refused:
-    otherwise = "check its mode, and those above it" if error.errno == errno.EACCES else "check the name"
-    told = meant(path) if error.errno == errno.ENOENT else barrier(path, error).removeprefix("; ")
-    return Refused(f"{shown(path)}: {os.strerror(error.errno or 0)}; {told or otherwise}")
+    """Return the error for a path that cannot be examined, with advice."""
+    advice = "check its mode, and those above it" if error.errno == errno.EACCES else "check the name"
+    suggestion = meant(path) if error.errno == errno.ENOENT else barrier(path, error).removeprefix("; ")
+    return Refused(f"{shown(path)}: {os.strerror(error.errno or 0)}; {suggestion or advice}")

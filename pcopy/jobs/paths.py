@@ -1,8 +1,8 @@
-"""From SRC... DST, as the user wrote them, to the roots of a job: cp's rules, with rsync's trailing slash.
+"""Resolution of SRC... DST, as the user wrote them, to the roots of a job: cp's rules, with rsync's trailing slash.
 
-Rules: a copy onto or into itself is refused, and so is all else that has no clear meaning. Two directories are the same
-if device and inode are equal, whatever their names, so that symbolic links and bind mounts make no difference. All
-sources are looked at before anything else; nothing is created, opened for reading or changed.
+Rules: a copy onto or into itself is refused, and so is any command without a clear meaning. Two directories are the
+same if device and inode are equal, whatever their names, so that symbolic links and bind mounts make no difference. All
+sources are examined before anything else. Nothing is created, opened for reading or changed.
 """
 
 from __future__ import annotations
@@ -36,26 +36,34 @@ _NODES = (
 )
 _DESCRIPTOR = rb"/proc/[0-9]+(/task/[0-9]+)?/fd/[0-9]+"
 _HOST = rb"([A-Za-z][A-Za-z0-9.-]*|[0-9]+(\.[0-9]+){3}|\[[0-9A-Fa-f:.]+\]):"
-"""How a name begins that is ``host:path`` to rsync and scp; ``10:30`` and ``2026-11-24T18:00`` are times."""
+"""Beginning of a name that means ``host:path`` to rsync and scp; ``10:30`` and ``2026-11-24T18:00`` are times."""
 
-_MOST_LINKS = 40  # the kernel follows no more
+_MOST_LINKS = 40  # limit of the Linux kernel
 
 
 class _Source(NamedTuple):
+    """A SRC argument and what it refers to. ``given`` is the argument; ``item`` is the name in ``directory``,
+    empty if that directory itself is copied; ``name`` is its name in a target directory, empty for its contents.
+    """
+
     given: bytes
-    contents: bool  # written with a trailing slash, or as ".", "..", "X/.": what it holds is copied
-    directory: bytes  # real path of the directory that is copied, or that holds the item
+    contents: bool  # written with a trailing slash, or as ".", "..", "X/.": only its contents are copied
+    directory: bytes  # real path of the directory to copy, or of the directory that contains the item
     item: bytes
     name: bytes
-    identity: DeviceInode  # of the directory or item that is copied
-    points_to: DeviceInode | None  # of what a symbolic link leads to
+    identity: DeviceInode  # of the directory or item to copy
+    points_to: DeviceInode | None  # of the target of a symbolic link
 
 
 class _Destination(NamedTuple):
+    """The DST argument and what it refers to. ``given`` is the argument; ``slash``: it is written as a directory;
+    ``parent`` and ``name`` are its two parts.
+    """
+
     given: bytes
     slash: bool
-    directory: bytes | None  # real path, if it is an existing directory or a link to one
-    entry: os.stat_result | None  # of the name itself, no link followed
+    directory: bytes | None  # real path of an existing directory, or of the target of a link to one
+    entry: os.stat_result | None  # lstat of the name itself; None if it does not exist
     parent: bytes
     name: bytes
 
@@ -69,43 +77,47 @@ def resolve(
     stays: bool = False,
     recoding: Options | None = None,
 ) -> tuple[Root, ...]:
-    """One root for each of ``sources``, in their order, all below the same target directory.
+    """Return one root for each of ``sources``, in their order, all below the same target directory.
 
-    ``exact``: DST itself is the target. With ``follow`` a source that is a symbolic link stands for what it leads to,
-    and keeps its name. If the job ``stays`` on each source's file system, DST may be mounted in one: there it ends.
-    ``recoding``: the options of a job that gives files other names. Raises ``Refused``, naming the path and what to do,
-    where the paths cannot be copied as they are given.
+    Args:
+        exact: DST itself is the target (``-T``).
+        follow: a source that is a symbolic link stands for its target, and keeps its own name (``-L``).
+        stays: the job does not leave each source's file system (``-x``), so DST may be another file system that is
+            mounted inside a source.
+        recoding: the options of a job that compresses or decompresses, and so renames files; None for other jobs.
+
+    Raise ``Refused``, with the path and what to do, if the paths cannot be copied as they are given.
     """
     if not sources:
         raise Refused("nothing to copy: give SRC and DST")
     if recoding is not None:
         from pcopy.tasks.base.recoded import with_final_name
-    real_path, identity_of = lru_cache(_real_path), lru_cache(_identity)  # many sources lie in one directory
-    found = [_look_at_source(path, follow, real_path) for path in sources]
-    wanted = _look_at_destination(destination)
-    _refuse_node(found, wanted)
-    if len(found) > 1:
-        _refuse_mixture(found, wanted, exact)
-    targets = [_target(source, wanted, exact) for source in found]
+    real_path, identity_of = lru_cache(_real_path), lru_cache(_identity)  # Many sources may lie in one directory.
+    source_items = [_look_at_source(path, follow, real_path) for path in sources]
+    target_item = _look_at_destination(destination)
+    _refuse_node(source_items, target_item)
+    if len(source_items) > 1:
+        _refuse_mixture(source_items, target_item, exact)
+    targets = [_target(source, target_item, exact) for source in source_items]
     ancestors = _identities_upwards(targets[0][0])
     roots = []
-    for source, (target, name) in zip(found, targets, strict=True):
-        is_inside = bool(name) and wanted.directory is not None and not exact
+    for source, (target, name) in zip(source_items, targets, strict=True):
+        is_inside = bool(name) and target_item.directory is not None and not exact
         target_shown = os.path.join(destination, name) if is_inside else destination
         source_id = identity_of(source.directory)
         root = Root(source.directory, target, source.item, name, source.given, target_shown, source_id, ancestors[0])
-        named = root if recoding is None else with_final_name(recoding, root)
-        _refuse_onto_itself(source, named, ancestors, stays and not follow)
+        final_root = root if recoding is None else with_final_name(recoding, root)
+        _refuse_onto_itself(source, final_root, ancestors, stays and not follow)
         roots.append(root)
     _refuse_over_sources(roots)
     return tuple(roots)
 
 
 def absolute(path: bytes) -> bytes:
-    """``path`` from the root, which means the same in any directory; raises ``OSError`` without a current one.
+    """Return ``path`` as an absolute path, which is valid in any working directory.
 
-    What comes before a ".." is followed as the kernel does: behind a symbolic link to a directory that is not the
-    directory of the link.
+    Raise ``OSError`` if the path is relative and there is no current directory. As in the operating system, ``..``
+    behind a symbolic link to a directory is the parent of the link's target, not the directory of the link.
     """
     parts = path.split(b"/")
     if b".." in parts:
@@ -115,33 +127,39 @@ def absolute(path: bytes) -> bytes:
 
 
 def source_of(root: Root | JobRoot) -> bytes:
-    """The path of what is copied; the directory itself has no slash behind it."""
+    """Return the path of the root's source item; if that is a directory, without a trailing slash."""
     return os.path.join(root.source, root.item) if root.item else root.source
 
 
 def target_of(root: Root | JobRoot) -> bytes:
-    """The path of what it is copied to."""
+    """Return the path of the root's target item."""
     return os.path.join(root.target, root.name) if root.name else root.target
 
 
 def filled_by(roots: Sequence[Root]) -> bytes:
-    """The path of what a job fills: the directory that its sources are copied into, or what its only one becomes."""
+    """Return the path that a job creates or fills: the directory into which its sources are copied, or the target
+    of its only source.
+    """
     return roots[0].target if len(roots) > 1 else target_of(roots[0])
 
 
 def directory_filled(roots: Sequence[Root]) -> bytes:
-    """Return the path of an existing directory that ``roots`` are copied into, or become."""
+    """Return an existing directory in the destination: the target itself, or its parent if the target does not
+    exist yet.
+    """
     path = filled_by(roots)
     return path if os.path.isdir(path) and not os.path.islink(path) else roots[0].target
 
 
 def lies_in(path: bytes, tree: bytes) -> bool:
-    """Is ``path`` the top of a ``tree``, or below it? Both are real paths."""
+    """True if ``path`` is ``tree`` or lies below it. Both are real paths."""
     return path == tree or path.startswith(tree if tree.endswith(b"/") else tree + b"/")
 
 
 def lying_in(paths: Iterable[bytes], trees: Collection[bytes]) -> Iterator[bytes]:
-    """Yield those of ``paths`` for which ``lies_in`` is true with one of ``trees``, in time for paths plus trees."""
+    """Yield the paths for which ``lies_in`` is true with one of ``trees``; the time is proportional to paths plus
+    trees.
+    """
     tops = {tree.rstrip(b"/") for tree in trees}
     for path in paths:
         above = path.rstrip(b"/")
@@ -151,16 +169,18 @@ def lying_in(paths: Iterable[bytes], trees: Collection[bytes]) -> Iterator[bytes
             yield path
 
 
-def refuse_within(option: str, file: bytes, roots: Sequence[Root], what: str) -> None:
-    """Raises ``Refused`` if the file of ``option`` lies in a source. ``what`` is done with that: "is removed"."""
+def refuse_within(option: str, file: bytes, roots: Sequence[Root], effect: str) -> None:
+    """Raise ``Refused`` if the file of an option lies in a source; ``effect`` says what the job does with sources:
+    "is removed".
+    """
     real = os.path.realpath(file)
     for root in roots:
         if lies_in(real, source_of(root)):
-            raise Refused(f"{option} {shown(file)}: lies in {shown(root.source_shown)}, which {what}; name another")
+            raise Refused(f"{option} {shown(file)}: lies in {shown(root.source_shown)}, which {effect}; name another")
 
 
 def places_in(directory: bytes, roots: Sequence[Root]) -> tuple[tuple[int, bytes], ...]:
-    """Where ``directory`` lies in the sources: (number of the root, path below it)."""
+    """Return where ``directory`` lies in the sources: pairs of the number of the root and the path below it."""
     real = os.path.realpath(directory)
     trees = [(number, root.source) for number, root in enumerate(roots) if not root.item]
     return tuple(
@@ -169,10 +189,12 @@ def places_in(directory: bytes, roots: Sequence[Root]) -> tuple[tuple[int, bytes
 
 
 def _real_path(path: bytes) -> bytes:
+    """Return the real path; raise ``OSError`` if ``path`` does not exist."""
     return os.path.realpath(path, strict=True)
 
 
 def _look_at_source(path: bytes, follow: bool, real_path: Callable[[bytes], bytes]) -> _Source:
+    """Examine a SRC argument; raise ``Refused`` if it does not exist or cannot be examined."""
     if not path:
         raise Refused("a SRC is the empty string: name a file or a directory (. for the current one)")
     _refuse_elsewhere(path)
@@ -184,8 +206,8 @@ def _look_at_source(path: bytes, follow: bool, real_path: Callable[[bytes], byte
         except FileNotFoundError:
             if follow and os.path.lexists(stem):
                 raise Refused(f"{shown(path)}: a symbolic link that leads nowhere, which cannot be followed") from None
-            told = _on_another_host(path) or meant(path) or "check the name, and the order: SRC comes before DST"
-            raise Refused(f"{shown(path)}: does not exist; {told}") from None
+            advice = _on_another_host(path) or meant(path) or "check the name, and the order: SRC comes before DST"
+            raise Refused(f"{shown(path)}: does not exist; {advice}") from None
         except NotADirectoryError:
             raise Refused(f"{shown(path)}: not a directory; leave out what follows the name of the file") from None
         if stat.S_ISDIR(status.st_mode):
@@ -199,6 +221,7 @@ def _look_at_source(path: bytes, follow: bool, real_path: Callable[[bytes], byte
 
 
 def _look_at_destination(path: bytes) -> _Destination:
+    """Examine the DST argument; raise ``Refused`` if it cannot be a destination."""
     if not path:
         raise Refused("DST is the empty string: name a file or a directory (. for the current one)")
     _refuse_elsewhere(path)
@@ -209,15 +232,15 @@ def _look_at_destination(path: bytes) -> _Destination:
         try:
             is_directory = stat.S_ISDIR(os.stat(path).st_mode)
         except OSError as error:
-            # "file/", and a link that leads round in circles: these exist by name.
-            is_there = error.errno in {errno.ENOTDIR, errno.ELOOP} and os.path.lexists(stem)
-            if error.errno != errno.ENOENT and not is_there:
+            # "file/" and a loop of symbolic links cannot be examined with stat, but the name exists.
+            name_exists = error.errno in {errno.ENOTDIR, errno.ELOOP} and os.path.lexists(stem)
+            if error.errno != errno.ENOENT and not name_exists:
                 raise
         entry = os.lstat(stem) if os.path.lexists(stem) else None
         directory = os.path.realpath(path, strict=True) if is_directory else None
     if directory is None and slash and entry is not None:
-        way = "name another DST" if _node_at(path, entry) else "leave out the trailing slash to replace it by a file"
-        raise Refused(f"{shown(path)}: not a directory; {way}")
+        advice = "name another DST" if _node_at(path, entry) else "leave out the trailing slash to replace it by a file"
+        raise Refused(f"{shown(path)}: not a directory; {advice}")
     if directory is None and name in {b".", b".."}:
         raise Refused(f"{shown(path)}: does not exist; make the directory first")
     if entry is None and not parent and re.match(_HOST, name) and (advice := _on_another_host(path)):
@@ -226,18 +249,22 @@ def _look_at_destination(path: bytes) -> _Destination:
 
 
 def _refuse_elsewhere(path: bytes) -> None:
-    """``user@host:path`` is a place on another host to rsync and scp, and would be a file of that name here."""
+    """Raise ``Refused`` for ``user@host:path``: rsync and scp take it for a path on another host.
+
+    Here it would be the name of a local file, which is hardly meant.
+    """
     user, at, _ = path.partition(b":")[0].partition(b"@")
     if user and at and (advice := _on_another_host(path)):
         raise Refused(f"{shown(path)}: {advice}; {_as_a_name(path)}")
 
 
 def _as_a_name(path: bytes) -> str:
+    """Return advice for a user who does mean a file with such a name."""
     return f"for a file of that name write ./{shown(path)}"
 
 
 def _on_another_host(path: bytes) -> str:
-    """What to do about ``path`` if it reads as a place on another host, and there is nothing of that name."""
+    """Return advice if ``path`` has the form of a path on another host and no file of that name exists; else empty."""
     first = path.partition(b"/")[0]
     if not re.fullmatch(rb"(?!file:)[^:]+:.*", first, re.DOTALL) or os.path.lexists(first):
         return ""
@@ -245,42 +272,48 @@ def _on_another_host(path: bytes) -> str:
 
 
 def _refuse_node(sources: Sequence[_Source], destination: _Destination) -> None:
-    """A file would take its name, while the user wants to write into it, most likely."""
+    """Raise ``Refused`` if DST is a device, FIFO or socket: a file would replace it, while the user probably
+    means to write into it.
+    """
     kind = _node_at(destination.given, destination.entry)
     if not kind and destination.directory is None and _is_descriptor(destination.given):
-        kind = "link to an open file of a process"  # /dev/stdout, where that is a file
+        kind = "link to an open file of a process"  # for example /dev/stdout, redirected to a file
     if kind:
         source, target = for_shell(sources[0].given), for_shell(destination.given)
         into = f"dd if={source} of={target} bs=4M" if kind == _DISK else f"cat {source} > {target}"
         is_written_into = len(sources) == 1 and sources[0].item and kind != _SOCKET
-        way = f"to write into it: {into}" if is_written_into else "name another DST"
-        raise Refused(f"{shown(destination.given)}: a {kind}, which is not replaced; {way}")
+        advice = f"to write into it: {into}" if is_written_into else "name another DST"
+        raise Refused(f"{shown(destination.given)}: a {kind}, which is not replaced; {advice}")
 
 
 def _node_at(path: bytes, entry: os.stat_result | None) -> str:
-    """What ``path`` leads to, if that is one of ``_NODES``; ``entry`` is the name itself, if it is there."""
+    """Return the type of ``path`` if it leads to one of ``_NODES``, else empty; ``entry`` is the lstat of the
+    name, if it exists.
+    """
     try:
         mode = os.stat(path.rstrip(b"/") or b"/").st_mode
-    except OSError:  # nothing, or a link to nothing
+    except OSError:  # It does not exist, or is a dangling link.
         mode = entry.st_mode if entry else 0
     return next((kind for is_one, kind in _NODES if is_one(mode)), "")
 
 
 def _is_descriptor(path: bytes) -> bool:
-    """Is one of the links that ``path`` leads through a process's descriptor (/proc/PID/fd/N)?"""
+    """True if ``path`` is a symbolic link that leads through a descriptor of a process (/proc/PID/fd/N)."""
     path = path.rstrip(b"/")
     for _ in range(_MOST_LINKS):
         if not os.path.islink(path):
             return False
-        place = os.path.realpath(os.path.dirname(path) or b".")
-        if re.fullmatch(_DESCRIPTOR, os.path.join(place, os.path.basename(path))):
+        directory = os.path.realpath(os.path.dirname(path) or b".")
+        if re.fullmatch(_DESCRIPTOR, os.path.join(directory, os.path.basename(path))):
             return True
         path = os.path.join(os.path.dirname(path), os.readlink(path))
     return False
 
 
 def _refuse_mixture(sources: Sequence[_Source], destination: _Destination, no_target_directory: bool) -> None:
-    """Several sources may not meet in the target: which one would be there in the end is nobody's choice."""
+    """Raise ``Refused`` if several sources would meet in the target, where the last one copied would remain, in
+    no defined order.
+    """
     if no_target_directory:
         raise Refused("--no-target-directory takes one SRC; leave it out to copy several into a directory")
     if destination.directory is None:
@@ -300,6 +333,7 @@ def _refuse_mixture(sources: Sequence[_Source], destination: _Destination, no_ta
 
 
 def _would_meet(first: _Source, second: _Source, target: bytes) -> Refused:
+    """Return the error for two sources with the same target."""
     return Refused(
         f"{shown(first.given)} and {shown(second.given)}: both would go to {shown(target)}; "
         "copy them one after the other, or to different directories"
@@ -307,7 +341,7 @@ def _would_meet(first: _Source, second: _Source, target: bytes) -> Refused:
 
 
 def _target(source: _Source, destination: _Destination, no_target_directory: bool) -> tuple[bytes, bytes]:
-    """The target directory and the name in it (empty: the directory itself)."""
+    """Return the target directory of a source and the name in it (empty: the directory itself)."""
     given = shown(destination.given)
     if destination.directory is not None:
         if not source.item and (source.contents or no_target_directory):
@@ -331,6 +365,11 @@ def _target(source: _Source, destination: _Destination, no_target_directory: boo
 
 
 def _refuse_onto_itself(source: _Source, root: Root, ancestors: Sequence[DeviceInode], stays: bool) -> None:
+    """Raise ``Refused`` if a source would be copied onto or into itself.
+
+    ``stays``: the job does not leave the source's file system, so a target on another file system in the source is
+    permitted.
+    """
     given, target = shown(source.given), shown(root.target_shown)
     existing = None if root.name else root.target_id
     if root.name:
@@ -338,22 +377,24 @@ def _refuse_onto_itself(source: _Source, root: Root, ancestors: Sequence[DeviceI
             status = os.lstat(os.path.join(root.target, root.name))
             existing = (status.st_dev, status.st_ino)
     if existing == source.identity:
-        what = "the same file (a hard link of it, perhaps)" if source.item else "the same directory"
-        raise Refused(f"{given} and {target}: {what}; name another DST")
+        reason = "the same file (a hard link of it, perhaps)" if source.item else "the same directory"
+        raise Refused(f"{given} and {target}: {reason}; name another DST")
     if source.item:
         if existing is not None and existing == source.points_to:
             raise Refused(f"{target}: {given} is a link to it and would replace it; name another DST")
     elif source.identity in ancestors:
         is_elsewhere = source.identity[0] not in {root.target_id[0], (existing or root.target_id)[0]}
         if not (stays and is_elsewhere):
-            way = ", or write -x (without -L), since DST is on another file system" if is_elsewhere else ""
-            raise Refused(f"{target}: inside of {given}, which cannot be copied into itself; name a DST outside{way}")
+            alternative = ", or write -x (without -L), since DST is on another file system" if is_elsewhere else ""
+            raise Refused(
+                f"{target}: inside of {given}, which cannot be copied into itself; name a DST outside{alternative}"
+            )
 
 
 def _refuse_over_sources(roots: Sequence[Root]) -> None:
-    """A source that lies in the target may not be written over by what is copied there, from itself or another.
+    """Raise ``Refused`` if a source lies in the target where a copy of it, or of another source, would be written.
 
-    ``a/b/`` to ``a``, say, where ``a/b/b`` would go to ``a/b``, the source.
+    Example: ``a/b/`` to ``a`` if ``a/b/b`` exists, which would be copied to the source ``a/b``.
     """
     top = roots[0].target.rstrip(b"/") + b"/"
     by_name = {root.name: root for root in roots if not root.item}
@@ -373,13 +414,15 @@ def _refuse_over_sources(roots: Sequence[Root]) -> None:
 
 
 def _split(path: bytes) -> tuple[bytes, bool]:
-    """``path`` without trailing slashes, and whether it is written as a directory (``X/``, ``.``, ``..``, ``X/.``)."""
+    """Return ``path`` without trailing slashes, and whether it is written as a directory (``X/``, ``.``, ``..``,
+    ``X/.``).
+    """
     stem = path.rstrip(b"/")
     return stem or b"/", stem != path or os.path.basename(stem) in {b".", b".."}
 
 
 def _identity(directory: bytes) -> DeviceInode:
-    """(device, inode) of ``directory`` as an open would find it; asks for no right to read it."""
+    """Return (device, inode) of ``directory``; needs no permission to read it."""
     flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     with _explaining(directory), held_open(open_patiently(directory, flags)) as descriptor:
         status = os.fstat(descriptor)
@@ -387,7 +430,7 @@ def _identity(directory: bytes) -> DeviceInode:
 
 
 def _identities_upwards(directory: bytes) -> list[DeviceInode]:
-    """Of the real path ``directory`` and all directories above it."""
+    """Return (device, inode) of the real path ``directory`` and of all directories above it."""
     found = [_identity(directory)]
     while (parent := os.path.dirname(directory)) != directory:
         directory = parent
@@ -396,7 +439,8 @@ def _identities_upwards(directory: bytes) -> list[DeviceInode]:
 
 
 def _followed(path: bytes) -> DeviceInode | None:
-    with suppress(OSError):  # dangling, or out of our reach: a link may be copied all the same
+    """Return (device, inode) of the target of a symbolic link; None if it cannot be examined."""
+    with suppress(OSError):  # The link is dangling, or its target cannot be reached; it can be copied all the same.
         status = os.stat(path)
         return status.st_dev, status.st_ino
     return None
@@ -404,7 +448,8 @@ def _followed(path: bytes) -> DeviceInode | None:
 
 @contextmanager
 def _explaining(path: bytes) -> Iterator[None]:
+    """Turn an ``OSError`` of the block into ``Refused`` with ``path``."""
     try:
         yield
     except OSError as error:
-        raise Refused(f"{shown(path)}: cannot look at it: {error.strerror}{barrier(path, error)}") from None
+        raise Refused(f"{shown(path)}: cannot be examined: {error.strerror}{barrier(path, error)}") from None

@@ -1,7 +1,8 @@
-"""Where a rank puts what does not fit into memory: tasks that wait, names, entries that are sorted.
+"""Temporary files (spools) of a rank for data that does not fit into memory: waiting tasks, names, entries to be
+sorted.
 
-Rule: if the spool's place is full, or fails, nothing is lost. The work that could not be put aside is still to be done:
-the job stops in order, and can go on where there is room. So this error is told apart from all others.
+Rule: if the spool's file system is full, or fails, nothing is lost. The work that could not be written there remains to
+be done: the job stops in order, and can be resumed where there is space. Therefore this error has a class of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from pcopy.text import shown
 
 
 def spool_in(directory: bytes) -> SpoolFactory:
-    """Opens files in ``directory``; empty: where the system has temporary files."""
+    """Return a function that opens a temporary file in ``directory`` (empty: the system's directory for temporary
+    files).
+    """
 
     def open_spool() -> BinaryIO:
         from pcopy.jobs.spool_file import SpoolFile
@@ -27,7 +30,10 @@ def spool_in(directory: bytes) -> SpoolFactory:
 
 
 def database_in(directory: bytes) -> Callable[[], Backlog]:
-    """Opens databases in ``directory``, as ``spool_in``; what they raise is an ``OSError``."""
+    """Return a function that opens a temporary LMDB database in ``directory``, as for ``spool_in``.
+
+    Errors of the database are ``OSError``.
+    """
 
     def open_database() -> Backlog:
         from pcopy.checkpoint.lmdb_backlog import LmdbBacklog
@@ -43,19 +49,21 @@ SET_ANOTHER = "set TMPDIR to another directory"
 
 
 def no_room(directory: bytes, trouble: OSError, advice: str) -> str:
-    """What is told of ``trouble`` in ``directory``, and what the user can do."""
+    """Return the message for an error ``trouble`` of a spool in ``directory``, followed by ``advice``."""
     from pcopy.jobs.spool_file import temporary_directory
 
     try:
-        where = shown(directory or temporary_directory())
-    except OSError:  # there is none where anything can be written
-        where = "TMPDIR"
-    return f"tasks that wait cannot be put aside in {where}: {trouble.strerror}; {advice}"
+        place = shown(directory or temporary_directory())
+    except OSError:  # No directory for temporary files can be written to.
+        place = "TMPDIR"
+    return f"waiting tasks cannot be written to {place}: {trouble.strerror}; {advice}"
 
 
 @contextmanager
 def refusing(directory: bytes, advice: str = NAME_ANOTHER) -> Iterator[None]:
-    """Where no work is under way yet: ``NotPutAside`` becomes ``Refused``, with what ``no_room`` tells."""
+    """Turn ``NotPutAside`` of the block into ``Refused`` with the message of ``no_room``; for use before any task
+    runs.
+    """
     try:
         yield
     except NotPutAside as trouble:

@@ -1,4 +1,6 @@
-"""The file that holds what does not fit into memory. A module of its own, since importing tempfile takes 10 ms."""
+"""The class of temporary files for data that does not fit into memory. A module of its own, since importing
+tempfile takes 10 ms.
+"""
 
 from __future__ import annotations
 
@@ -12,30 +14,38 @@ from pcopy.errors import NotPutAside
 from pcopy.fsio.named_file import held_directory
 
 IN_MEMORY = 1 << 20
-"""Bytes of a spool that stay in memory before it becomes a file."""
+"""Bytes of a spool that remain in memory; a longer one is written to a file."""
 
 
 def _telling(method: Callable[..., Any]) -> Callable[..., Any]:
-    def told(*arguments: Any) -> Any:
+    """Return ``method`` with every ``OSError`` turned into ``NotPutAside``."""
+
+    def wrapped(*arguments: Any) -> Any:
         try:
             return method(*arguments)
         except OSError as error:
             raise NotPutAside(error.errno, error.strerror) from error
 
-    return told
+    return wrapped
 
 
 class SpoolFile(SpooledTemporaryFile[bytes]):
-    """Has no name, and vanishes when it is closed; raises ``NotPutAside`` for whatever goes wrong with it."""
+    """A temporary file without a name, which is removed when it is closed; every error raises ``NotPutAside``."""
 
     def __init__(self, directory: bytes) -> None:
-        """``directory`` is empty for that of the system; links to it are followed as ``named_file`` states it."""
+        """Create an empty file in memory.
+
+        ``directory``: where it is written if it grows; empty: the system's directory for temporary files. Symbolic
+        links in the path are followed by the rules of ``named_file``.
+        """
         super().__init__(max_size=IN_MEMORY)
         self._directory = directory
 
     def rollover(self) -> None:
-        """Become a file, unless it is one."""
-        arguments = vars(self).get("_TemporaryFileArgs")  # those of its file, until there is one
+        """Write the contents to a file on disk, unless that is done already."""
+        arguments = vars(self).get(
+            "_TemporaryFileArgs"
+        )  # Arguments of the future file; the attribute is removed when the file is created.
         if arguments is not None:
             with held_directory(self._directory or temporary_directory()) as directory:
                 arguments["dir"] = os.fsdecode(directory)
@@ -46,16 +56,24 @@ class SpoolFile(SpooledTemporaryFile[bytes]):
     seek = _telling(SpooledTemporaryFile.seek)
     truncate = _telling(SpooledTemporaryFile.truncate)
     flush = _telling(SpooledTemporaryFile.flush)
-    fileno = _telling(SpooledTemporaryFile.fileno)  # which makes it a file
+    fileno = _telling(SpooledTemporaryFile.fileno)  # creates the file on disk
 
     def close(self) -> None:
-        with suppress(OSError):  # what could not be written is given up with the rest
+        """Close and remove the file."""
+        with suppress(OSError):  # The contents are not needed any longer.
             super().close()
 
 
 def temporary_directory() -> bytes:
-    """Where the system has temporary files; raises ``OSError`` if there is no such place, or links forbid its use."""
-    for name in (b"TMPDIR", b"TEMP", b"TMP"):  # in which gettempdir writes, to see whether that is possible
+    """Return the system's directory for temporary files.
+
+    Raise ``OSError`` if there is none, or its path contains a symbolic link that is not followed.
+    """
+    for name in (
+        b"TMPDIR",
+        b"TEMP",
+        b"TMP",
+    ):  # gettempdir creates a file in each of these as a test, so they are checked first
         if path := os.environb.get(name):
             with suppress(FileNotFoundError, NotADirectoryError, PermissionError), held_directory(path):
                 pass

@@ -1,1 +1,1 @@
-"""From a prepared job to ranks that run."""
+"""Start and control of the ranks of a prepared job."""

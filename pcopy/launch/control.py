@@ -1,7 +1,7 @@
-"""Rank 0's desk: takes what ``pcopy --control`` asks for, and tells ``pcopy --jobs`` how the job gets on.
+"""Control of a running job on rank 0: requests of ``pcopy --control``, and progress reports for ``pcopy --jobs``.
 
-The files lie in the job's directory, whose server may hang. So a thread reads and writes them; the rank itself only
-hands over what there is to tell, and takes what was asked for, whenever it hears of all ranks' counters.
+Both are files in the job directory, whose server may hang. So a thread reads and writes them. The rank's main thread
+only exchanges values with that thread, each time it receives the counters of all ranks.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from pcopy.report.screen import progress_values
 from pcopy.tasks.base.job import Totals
 
 LOOK = 0.5
-"""Seconds between two looks for somebody who asks."""
+"""Seconds between two checks for a request."""
 
 TELL = 2.0
-"""Seconds between two times that the job tells how it gets on."""
+"""Seconds between two progress reports."""
 
 _PATIENCE = 1.0
-"""Seconds that the end of the job waits for the thread: its storage may hang."""
+"""Seconds that the end of the job waits for the thread, whose storage may hang."""
 
 
 class Desk:
-    """Of the run number ``run``, in the job's directory. ``steered`` hears what holds once the user has changed it."""
+    """Reads requests from the job directory, applies them, and writes progress reports there."""
 
     def __init__(
         self,
@@ -42,6 +42,16 @@ class Desk:
         steersman: Steersman,
         steered: Callable[[str], object],
     ) -> None:
+        """Prepare without starting the thread.
+
+        Args:
+            directory: the job directory.
+            run: number of the run; requests for other runs are ignored.
+            ranks: number of ranks.
+            stages: how progress is measured.
+            steersman: applies the limits.
+            steered: called with a description of the limits after the user has changed them.
+        """
         self._directory = directory
         self._run = run
         self._ranks = ranks
@@ -49,26 +59,29 @@ class Desk:
         self._steered = steered
         self._gauge = Gauge(time.monotonic(), stages)
         self._next = 0.0
-        self._asked: dict[str, Any] | None = None  # by the thread
+        self._asked: dict[str, Any] | None = None  # the latest request, set by the thread
         self._answered = ""
-        self._news: dict[str, Any] | None = None  # for the thread
+        self._news: dict[str, Any] | None = None  # the latest progress report, read by the thread
         self._written: dict[str, Any] | None = None
         self._end = Bell()
         self._thread: Beside | None = None
 
     def start(self) -> None:
-        """Without a thread nobody is heard, and the job goes on all the same."""
+        """Start the thread; if that is impossible, the job runs without it and ignores requests."""
         with suppress(OSError):
             self._thread = Beside(self._serve)
 
     def stop(self) -> None:
-        """Before the job's directory is removed."""
+        """Stop the thread; must be called before the job directory is removed."""
         if self._thread is not None:
             self._end.ring()
             self._thread.is_over(_PATIENCE)
 
     def tell(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
-        """All ranks have told their counters: does what was asked for, and hands on how the job gets on."""
+        """Apply a new request, and prepare a progress report if one is due. Called with the counters of all ranks.
+
+        ``silent``: ranks that have not answered lately.
+        """
         now = time.monotonic()
         self._gauge.enter(now, phase, totals)
         has_changed = self._obeyed()
@@ -83,7 +96,7 @@ class Desk:
         self._news = {**values, "run": self._run, "ranks": self._ranks, **state, "control": self._answered}
 
     def _obeyed(self) -> bool:
-        """Was something asked for, that holds from now on?"""
+        """Apply the latest request; return True if it was a new one."""
         asked = self._asked
         if asked is None or asked["id"] == self._answered:
             return False
@@ -96,11 +109,13 @@ class Desk:
         return True
 
     def _serve(self) -> None:
+        """Read requests and write reports until the end of the job; runs in the thread."""
         while not self._end.wait(LOOK):
-            with suppress(Refused, *HINDRANCES):  # it is tried again, and the job goes on
+            with suppress(Refused, *HINDRANCES):  # Tried again after the next interval; the job runs on.
                 self._look()
 
     def _look(self) -> None:
+        """Read the current request, and write the progress report if it is a new one."""
         asked = read(self._directory, CONTROL)
         if asked is not None and asked.get("run") == self._run and _is_order(asked, self._ranks):
             self._asked = asked
@@ -111,9 +126,12 @@ class Desk:
 
 
 def _is_order(values: dict[str, Any], ranks: int) -> bool:
-    """Does it say what ``--control`` may say, for a job on so many ranks?"""
+    """True if ``values`` is a valid request for a job with this number of ranks."""
     numbers = [values.get(name, 0) for name in ("bwlimit", "oplimit", "active")]
-    are_good = all(type(number) is int and number >= 0 for number in numbers)
+    are_valid = all(type(number) is int and number >= 0 for number in numbers)
     return (
-        are_good and numbers[2] <= ranks and type(values.get("paused", False)) is bool and type(values.get("id")) is str
+        are_valid
+        and numbers[2] <= ranks
+        and type(values.get("paused", False)) is bool
+        and type(values.get("id")) is str
     )

@@ -1,6 +1,6 @@
-"""The processes of a job before they work: what they tell each other, and agree on.
+"""The processes of a job before it starts: what they send to each other and agree on.
 
-Ranks that a launcher has started meet here. Ranks that are forked later are one process until then, which is alone.
+Ranks that a launcher has started communicate by MPI. Ranks that are forked later are a single process at this time.
 """
 
 from __future__ import annotations
@@ -18,9 +18,18 @@ _Value = TypeVar("_Value")
 
 
 class Hello(NamedTuple):
-    """What a rank says of itself. ``machine`` is its running kernel; the namespaces are as /proc/self/ns shows them,
-    ``tasks`` the version of what its tasks are packed as (``pcopy.tasks.base.kind.FORMAT``). ``kernel`` is empty if
-    the one that it has to have is not there."""
+    """Description of a rank and its host, sent to all ranks at the start.
+
+    Fields:
+    - ``version``: version of pcopy.
+    - ``host``: host name.
+    - ``machine``: boot id of the running operating system, or the host name.
+    - ``mounts``, ``processes``: mount and process namespace, as in /proc/self/ns.
+    - ``pid``: process id.
+    - ``arguments``: digest of the command line.
+    - ``tasks``: version of the format of packed tasks (``pcopy.tasks.base.kind.FORMAT``).
+    - ``kernel``: name of the backend, ``c`` or ``python``; empty if the required one is missing.
+    """
 
     version: str
     host: str
@@ -34,47 +43,48 @@ class Hello(NamedTuple):
 
     @property
     def place(self) -> tuple[str, str]:
+        """The running operating system and mount namespace. Ranks with the same place see the same mounts."""
         return self.machine, self.mounts
 
 
 class Group:
-    """``hellos`` are those of all its processes, by rank. Values are made of primitives.
+    """The processes of a job; values that they exchange consist of primitive values.
 
-    As it stands here, of one process.
+    ``hellos`` describes each process, by rank. This class is a group of one process; subclasses override it.
     """
 
     rank = 0
     hellos: Sequence[Hello] = (Hello("", "", "", "", "", 0, ""),)
 
     def broadcast(self, value: Any) -> Any:
-        """Rank 0's value. Collective."""
+        """Return rank 0's ``value`` on all ranks. Collective."""
         return value
 
     def gather(self, value: Any) -> list[Any]:
-        """All ranks' values, by rank. Collective."""
+        """Return the values of all ranks, by rank. Collective."""
         return [value]
 
 
 def leaders(hellos: Sequence[Hello]) -> list[int]:
-    """The first rank of each host."""
+    """Return the first rank of each host."""
     hosts = [hello.host for hello in hellos]
     return [hosts.index(host) for host in dict.fromkeys(hosts)]
 
 
 def kernels(hellos: Sequence[Hello]) -> str:
-    """Which kernel runs, for people; with the hosts if not all have the same."""
+    """Return which backend is in use, for people; with the hosts if they differ."""
     hosts: dict[str, dict[str, None]] = {}
     for hello in hellos:
         hosts.setdefault(hello.kernel or kernel_name(), {})[hello.host] = None
     if len(hosts) == 1:
         return f"kernel {next(iter(hosts))}"
-    return "; ".join(f"kernel {kernel} on {', '.join(those)}" for kernel, those in hosts.items())
+    return "; ".join(f"kernel {kernel} on {', '.join(names)}" for kernel, names in hosts.items())
 
 
 def on_root(group: Group, action: Callable[[], _Value]) -> _Value | None:
-    """What ``action`` returns on rank 0, and None elsewhere. Collective.
+    """Return the result of ``action`` on rank 0, and None on other ranks. Collective.
 
-    What refuses or stops it there is raised on all ranks alike: ``Refused`` or ``StoppedBefore``.
+    If ``action`` raises ``Refused`` or ``StoppedBefore`` there, all ranks raise the same.
     """
     value, status, text = None, OK, ""
     if group.rank == 0:
@@ -89,7 +99,10 @@ def on_root(group: Group, action: Callable[[], _Value]) -> _Value | None:
 
 
 def on_all(group: Group, action: Callable[[], _Value]) -> _Value:
-    """What ``action`` returns here. Collective; what is ``Refused`` on one rank is on all, naming its host."""
+    """Return the result of ``action`` on this rank. Collective.
+
+    If ``action`` raises ``Refused`` on one rank, all ranks raise it, with the name of that rank's host.
+    """
     refused: Refused | None = None
     try:
         value = action()

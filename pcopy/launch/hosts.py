@@ -1,10 +1,11 @@
-"""Before work the ranks of a job make sure that they run the same pcopy and see the same directories.
+"""Check, before a job starts, that its ranks run the same pcopy and see the same directories.
 
-Rule: no name is believed. Two hosts may call different file systems by the same path, and different directories
-may have equal inode numbers, so rank 0 writes a random number into a small file, and one rank of each other *place* (a
-host's kernel and a mount namespace there) reads it. Ranks of one place see the same and need no proof.
+Rule: names prove nothing. Two hosts may have different file systems at the same path, and different directories may
+have equal inode numbers. So rank 0 writes a random number into a small file, and one rank of each other *place* (a
+running operating system and a mount namespace on it) reads it. Ranks of the same place see the same mounts and need no
+proof.
 
-The first message is read by other versions of pcopy too: it stays a tuple that begins with the version.
+Other versions of pcopy read the first message, too. It must remain a tuple that begins with the version.
 """
 
 from __future__ import annotations
@@ -26,82 +27,95 @@ from pcopy.launch.group import Group, Hello
 from pcopy.text import shown
 
 PATIENCE = 3.0
-"""Seconds after which a file that one host has made has to be seen by another."""
+"""Seconds within which a file that one host created must be visible on another."""
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def introduce(words: Sequence[str]) -> Hello:
-    """This rank's hello; ``words`` are its arguments."""
+    """Return the description of this rank; ``words`` are its command line arguments."""
     host = socket.gethostname()
     arguments = hashlib.blake2b(b"\0".join(map(os.fsencode, words)), digest_size=16).hexdigest()
     places = boot_id() or host, _namespace("mnt"), _namespace("pid")
     try:
         kernel = kernel_name()
-    except Refused:  # which is told when all have met
+    except Refused:  # reported once all ranks have exchanged their hellos
         kernel = ""
     return Hello(__version__, host, *places, os.getpid(), arguments, kernel=kernel)
 
 
-def read_hellos(told: Sequence[Sequence[Any]]) -> list[Hello]:
-    """The hellos of all ranks; raises ``Refused`` if not all run the same pcopy with the same arguments."""
-    for rank, hello in enumerate(told):
-        if hello[0] != told[0][0]:
+def read_hellos(messages: Sequence[Sequence[Any]]) -> list[Hello]:
+    """Return the descriptions of all ranks from their messages.
+
+    Raise ``Refused`` if not all run the same pcopy with the same arguments.
+    """
+    for rank, hello in enumerate(messages):
+        if hello[0] != messages[0][0]:
             raise Refused(
-                f"rank {rank} on {hello[1]} runs pcopy {hello[0]}, rank 0 on {told[0][1]} pcopy {told[0][0]}: "
+                f"rank {rank} on {hello[1]} runs pcopy {hello[0]}, rank 0 on {messages[0][1]} pcopy {messages[0][0]}: "
                 "all hosts need the same version"
             )
-    hellos = [Hello(*hello) for hello in told]
-    for rank, known in enumerate(hellos):
-        if known.tasks != hellos[0].tasks:
+    hellos = [Hello(*hello) for hello in messages]
+    for rank, described in enumerate(hellos):
+        if described.tasks != hellos[0].tasks:
             raise Refused(
-                f"rank {rank} on {known.host} packs tasks as version {known.tasks}, rank 0 on {hellos[0].host} as "
-                f"version {hellos[0].tasks}: all hosts need the same pcopy"
+                f"rank {rank} on {described.host} packs tasks as version {described.tasks}, rank 0 on "
+                f"{hellos[0].host} as version {hellos[0].tasks}: all hosts need the same pcopy"
             )
-        if known.arguments != hellos[0].arguments:
+        if described.arguments != hellos[0].arguments:
             raise Refused(
-                f"rank {rank} on {known.host} was started with other arguments than rank 0: one job at a time"
+                f"rank {rank} on {described.host} was started with other arguments than rank 0: start one job at a time"
             )
     return hellos
 
 
 def neighbour(hellos: Sequence[Hello], rank: int) -> int | None:
-    """The rank after ``rank`` in the ring of those whose processes it can see; None if there is no other."""
-    seen = [(hello.machine, hello.processes) for hello in hellos]
-    ring = [other for other, its in enumerate(seen) if its == seen[rank]]
+    """Return the next rank in the ring of ranks whose processes are visible to ``rank``; None if there is no
+    other one.
+    """
+    namespaces = [(hello.machine, hello.processes) for hello in hellos]
+    ring = [other for other, namespace in enumerate(namespaces) if namespace == namespaces[rank]]
     following = ring[(ring.index(rank) + 1) % len(ring)]
     return None if following == rank else following
 
 
 def show_same_directory(group: Group, directory: int, path: bytes, name: str, *, required: bool = True) -> None:
-    """Every place shows that its ``directory`` (a descriptor, ``path`` for people) is rank 0's. Collective.
+    """Check that ``directory`` is the same directory in all places as on rank 0. Collective.
 
-    ``name`` is that of the file that is made for it, and removed again. Unless that is ``required`` what rank 0 can't
-    write is not shown. Raises ``Refused`` on every rank alike.
+    Args:
+        group: the processes of the job.
+        directory: a descriptor.
+        path: the path of the directory for messages.
+        name: name of the file that rank 0 creates for the check, and removes.
+        required: raise ``Refused`` if rank 0 cannot write there; otherwise the check is skipped then.
+
+    Raise ``Refused`` on all ranks if it is not the same directory.
     """
     hellos, places = group.hellos, [hello.place for hello in group.hellos]
     readers = [places.index(place) for place in dict.fromkeys(places)][1:]
     if not readers:
         return
     nonce = os.urandom(16).hex()
-    before, trouble = _make(directory, name, nonce.encode()) if group.rank == 0 else (None, "")
+    before, error = _make(directory, name, nonce.encode()) if group.rank == 0 else (None, "")
     try:
-        if trouble := group.broadcast(trouble):
+        if error := group.broadcast(error):
             if not required:
                 return
-            raise Refused(f"{shown(path)}: cannot be written, so that other hosts can't be shown it: {trouble}")
-        told = group.gather(_read(directory, name) if group.rank in readers else "")
+            raise Refused(
+                f"{shown(path)}: cannot be written to, so other hosts cannot verify that they see it: {error}"
+            )
+        contents = group.gather(_read(directory, name) if group.rank in readers else "")
     finally:
         if before is not None:
             _remove(directory, name, before)
     nonce = group.broadcast(nonce)
     for reader in readers:
-        if told[reader] != nonce:
+        if contents[reader] != nonce:
             raise Refused(f"{shown(path)}: is not the same directory on {hellos[reader].host} as on {hellos[0].host}")
 
 
 def _make(directory: int, name: str, content: bytes) -> tuple[os.stat_result | None, str]:
-    """Makes the file; returns what the directory was before, and what went wrong."""
+    """Create the file; return the directory's status before that, and an error message (empty if it succeeded)."""
     before = None
     try:
         before = os.stat(directory)
@@ -113,7 +127,7 @@ def _make(directory: int, name: str, content: bytes) -> tuple[os.stat_result | N
 
 
 def _remove(directory: int, name: str, before: os.stat_result) -> None:
-    """Removes the file, and its trace on the directory's time where that is allowed."""
+    """Remove the file, and restore the directory's times if that is permitted."""
     with contextlib.suppress(OSError):
         os.unlink(name, dir_fd=directory)
     with contextlib.suppress(OSError):
@@ -121,7 +135,7 @@ def _remove(directory: int, name: str, before: os.stat_result) -> None:
 
 
 def _read(directory: int, name: str) -> str:
-    """What the file holds; empty if it can't be seen in time."""
+    """Return the contents of the file; empty if it does not become visible in time."""
     end = time.monotonic() + PATIENCE
     while True:
         with contextlib.suppress(OSError):
@@ -137,6 +151,7 @@ def _read(directory: int, name: str) -> str:
 
 
 def _namespace(kind: str) -> str:
+    """Return the identity of a namespace of this process; empty if unknown."""
     with contextlib.suppress(OSError):
         return os.readlink(f"/proc/self/ns/{kind}")
     return ""

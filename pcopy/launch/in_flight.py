@@ -1,6 +1,7 @@
-"""How many operations a rank keeps under way: one as long as they do not wait, else as many as make it faster.
+"""How many operations a rank keeps under way: one while they do not wait, else as many as increase the throughput.
 
-``Growth`` decides, from measurements alone. ``InFlight`` measures, and tells the kernel and the rank's tasks.
+``Growth`` decides from measurements. ``InFlight`` measures, and passes the decision to the backend's threads and the
+rank's tasks.
 """
 
 from __future__ import annotations
@@ -18,37 +19,46 @@ from pcopy.fsio.patience import shortage
 from pcopy.named import NamedTuple
 
 MOST_OF_HOST = 64
-"""Operations under way that the ranks of one host grow to; each has its part."""
+"""Operations under way, of all ranks of one host together, up to which the number grows automatically."""
 
 WAITING = 0.5
-"""The part of their time that operations must wait before there are more of them."""
+"""Share of their time that operations must spend waiting before more threads are tried."""
 
 LONG = 0.00005
-"""Seconds that an operation must wait on the average: what local file systems wait for on a busy host is shorter."""
+"""Seconds that an operation must wait on average before more threads are tried. On a busy host, operations of
+local file systems wait for less.
+"""
 
 GAIN = 1.1
-"""How many times as many operations a second a step must bring."""
+"""Factor by which more threads must increase the operations per second."""
 
 FIRST_PAUSE = 1.0
+"""Seconds before the next attempt after more threads have brought too little."""
 LONGEST_PAUSE = 60.0
-"""Seconds for which a rank is content after a step that has brought too little; twice as many each time."""
+"""Maximum of that pause in seconds; it doubles after each such attempt."""
 
 WINDOW = 0.05
-"""Seconds of work that are measured at least."""
+"""Minimum length of a measurement, in seconds of work."""
 
 WINDOW_OPERATIONS = 20
-"""Operations of each thread that are measured at least."""
+"""Minimum length of a measurement, in operations per thread."""
 
 SLOTS_BESIDE = 4
-"""Tasks that a rank may have under way, and half as many more as it has threads: so that these find enough directories,
-even if each has few files."""
+"""Tasks that a rank may have under way, in addition to half the number of its threads.
+
+So the threads find enough directories to work on, even if each has few files.
+"""
 
 _MODIFYING = ("/sys/fs/lustre/mdc", "/proc/fs/lustre/mdc")
-_MODIFYING_DEFAULT = 7  # of Lustre's clients
+_MODIFYING_DEFAULT = 7
+"""Default of Lustre clients for max_mod_rpcs_in_flight."""
 
 
 class Measured(NamedTuple):
-    """What was measured: seconds as in ``Load``, and ``delay``, for which threads could run and got no processor."""
+    """A measurement. Times are in seconds and mean the same as in ``Load``.
+
+    ``delay`` is the time in which threads were ready to run and waited for a processor.
+    """
 
     busy: float
     wall: float
@@ -58,93 +68,106 @@ class Measured(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Operations a second."""
+        """Operations per second."""
         return self.operations / self.busy if self.busy > 0 else 0.0
 
     @property
     def at_once(self) -> float:
-        """How many operations were under way, on the average, while there were any."""
+        """Average number of operations under way, over the time in which there was at least one."""
         return self.wall / self.busy if self.busy > 0 else 0.0
 
     @property
     def waiting(self) -> float:
-        """The part of the time of operations in which they waited."""
+        """Share of the operations' time in which they waited for something else than a processor."""
         return (self.wall - self.processor - self.delay) / self.wall if self.wall > 0 else 0.0
 
 
 class Growth:
-    """From window to window: how many threads there shall be. 0: the rank itself does the operations, one by one."""
+    """Decides how many threads there should be, from one measurement to the next.
+
+    With ``threads`` 0 the rank itself performs the operations, one after the other.
+    """
 
     def __init__(self, most: int) -> None:
+        """Start without threads; ``most`` is their maximum."""
         self.threads = 0
         self.pause = 0.0
-        """Seconds until the next window is of any interest."""
+        """Seconds until the next measurement is needed."""
         self._most = most if most > 1 else 0
-        self._before: tuple[int, float] | None = None  # threads and rate, before the last step
-        self._doubted: tuple[int, int, float] | None = None  # a step that seems to bring too little: from, to, the rate
-        self._is_new = False  # a row that the rank itself has begun is still under way when the first threads begin
+        self._before: tuple[int, float] | None = None  # number of threads and rate before the last increase
+        self._doubted: tuple[int, int, float] | None = (
+            None  # an increase that seems to bring too little: from, to, rate after it
+        )
+        self._is_new = (
+            False  # The first threads were just started: a row that the rank itself began may still be under way.
+        )
         self._patience = FIRST_PAUSE
 
     @property
     def is_settled(self) -> bool:
-        """Is there nothing more to find out?"""
+        """True if no further measurement is needed."""
         return self.threads >= self._most and self._before is None and self._doubted is None
 
     def shrink(self) -> None:
-        """From now on there are half as many at most."""
+        """Halve the number of threads, and do not exceed that number again."""
         self.threads //= 2
         self._most, self._before, self._doubted, self._is_new = self.threads, None, None, False
 
-    def look(self, window: Measured) -> int:
-        """What follows from a window that began when the last one ended, or after the pause."""
+    def look(self, measured: Measured) -> int:
+        """Return the number of threads that follows from a measurement.
+
+        The measurement must begin when the last one ended, or after the pause.
+        """
         self.pause = 0.0
         if self._is_new:
             self._is_new = False
             return self.threads
         if self._before is not None:
             fewer, rate = self._before
-            if window.at_once < GAIN * max(1, fewer):
-                return self.threads if _waits(window) or not window.wall else self._rest(fewer)
+            if measured.at_once < GAIN * max(1, fewer):
+                return self.threads if _waits(measured) or not measured.wall else self._rest(fewer)
             self._before = None
-            if window.rate < GAIN * rate:
-                self._doubted = fewer, self.threads, window.rate
-                self.threads = max(1, fewer)  # to none it would go when no ticket is under way, which may take long
+            if measured.rate < GAIN * rate:
+                self._doubted = fewer, self.threads, measured.rate
+                self.threads = max(1, fewer)  # not 0, which would have to wait until no ticket is under way
                 return self.threads
             self._patience = FIRST_PAUSE
         if self._doubted is not None:
-            return self._judge_again(window, *self._doubted)
-        if not _waits(window):
+            return self._judge_again(measured, *self._doubted)
+        if not _waits(measured):
             self.pause = FIRST_PAUSE
         elif self.threads < self._most:
-            self._before = self.threads, window.rate
+            self._before = self.threads, measured.rate
             self._is_new = not self.threads
             self.threads = min(max(2, 2 * self.threads), self._most)
         return self.threads
 
-    def _judge_again(self, window: Measured, fewer: int, more: int, rate: float) -> int:
-        """With fewer threads once more: it may be that the work is another one than before the step."""
-        if window.at_once > GAIN * self.threads:
-            return self.threads  # the others do not rest yet
+    def _judge_again(self, measured: Measured, fewer: int, more: int, rate: float) -> int:
+        """Decide on a doubtful increase after a measurement with fewer threads: the work itself may have changed
+        meanwhile.
+        """
+        if measured.at_once > GAIN * self.threads:
+            return self.threads  # The additional threads have not stopped yet.
         self._doubted = None
-        if rate >= GAIN * window.rate:
+        if rate >= GAIN * measured.rate:
             self.threads = more
             return more
         return self._rest(fewer)
 
     def _rest(self, fewer: int) -> int:
-        """The last step is taken back."""
+        """Return to ``fewer`` threads, and pause before the next attempt; the pause doubles each time."""
         self._before, self.threads, self.pause = None, fewer, self._patience
         self._patience = min(2 * self._patience, LONGEST_PAUSE)
         return fewer
 
 
-def _waits(window: Measured) -> bool:
-    """Do operations wait so long that more of them are worth a try?"""
-    return window.waiting >= WAITING and window.waiting * window.wall >= LONG * window.operations
+def _waits(measured: Measured) -> bool:
+    """True if operations wait so long that more threads are worth an attempt."""
+    return measured.waiting >= WAITING and measured.waiting * measured.wall >= LONG * measured.operations
 
 
 class InFlight:
-    """Looked at between slices, by the main thread of a rank."""
+    """Adapts the number of operations under way of one rank; called by its main thread between slices."""
 
     def __init__(
         self,
@@ -156,9 +179,18 @@ class InFlight:
         clock: Callable[[], float] = time.monotonic,
         delay: Callable[[], float] | None = None,
     ) -> None:
-        """``asked``: so many operations, whatever they gain; 0: as ``Growth`` finds. So many ``ranks`` share the host.
-        ``modifying`` is asked, once there are threads, how many rows may change something at a time (0: any number);
-        ``delay`` for that of all threads so far, in seconds."""
+        """Start with the number of operations that was asked for.
+
+        Args:
+            pool: the backend's threads.
+            under_way: the slots for the rank's tasks.
+            asked: a fixed number of operations; 0: automatic.
+            ranks: number of ranks on this host, which share the maximum.
+            modifying: called once threads are used; returns how many rows may modify metadata at the same time (0: any
+                number).
+            clock: returns seconds.
+            delay: returns for how many seconds all threads together have waited for a processor.
+        """
         self._pool = pool
         self._ranks = ranks
         self._modifying: Callable[[], int] | None = modifying
@@ -166,17 +198,19 @@ class InFlight:
         most = affordable_threads()
         self._growth = Growth(0 if asked else min(MOST_OF_HOST // ranks, most))
         self._short = 0
-        """The value of ``shortage.met`` at the last look."""
+        """Value of ``shortage.met`` when it was checked last."""
         self._clock = clock
         self._delay = delay or run_queue_delay
         self._due = 0.0
-        self._before: tuple[float, float, Load] | None = None  # the time and the delay then
+        self._before: tuple[float, float, Load] | None = None  # time, delay and load at the start of the measurement
         if min(asked, most) > 1:
             self._growth.threads = min(asked, most)
             self._tell(self._growth.threads)
 
     def look(self) -> None:
-        """Measures, if it is time for that, and grows, if that follows; shrinks where descriptors have run out."""
+        """Measure if that is due, and change the number of threads if necessary; halve it after a shortage of
+        descriptors.
+        """
         if shortage.met != self._short:
             self._short = shortage.met
             self._growth.shrink()
@@ -196,7 +230,9 @@ class InFlight:
         if busy < WINDOW or operations < WINDOW_OPERATIONS * max(1, threads):
             return
         delays, wall = self._delay(), load.wall - before.wall
-        part = min(1.0, wall / ((now - began) * max(1, threads)))  # of its time in which a thread did operations
+        part = min(
+            1.0, wall / ((now - began) * max(1, threads))
+        )  # share of the time in which a thread performed operations
         window = Measured(busy, wall, load.processor - before.processor, (delays - delay) * part, operations)
         self._before = now, delays, load
         if self._growth.look(window) != threads:
@@ -205,6 +241,7 @@ class InFlight:
             self._due, self._before = now + self._growth.pause, None
 
     def _tell(self, threads: int) -> None:
+        """Pass the number of threads to the backend and to the rank's tasks."""
         if self._modifying is not None:
             self._pool.limit(self._ranks, self._modifying())
             self._modifying = None
@@ -213,30 +250,34 @@ class InFlight:
 
 
 def slots_for(threads: int) -> int:
-    """Tasks that may be under way with so many threads."""
+    """Return how many tasks may be under way with this number of threads."""
     return SLOTS_BESIDE + threads // 2 if threads else 1
 
 
 def _read(path: str) -> bytes:
-    with open(path, "rb") as file:  # pathlib takes longer to load than many a copy
+    with open(path, "rb") as file:  # importing pathlib takes longer than a small copy
         return file.read()
 
 
 def run_queue_delay() -> float:
-    """For how long all threads of this process could run and got no processor, in seconds; 0 where nobody tells."""
+    """Return how many seconds all threads of this process were ready to run and waited for a processor; 0 if
+    unknown.
+    """
     total, threads = 0, list[str]()
     with suppress(OSError):
         threads = os.listdir("/proc/self/task")
     for thread in threads:
-        with suppress(OSError, ValueError, IndexError):  # it has ended, or the kernel does not count
+        with suppress(OSError, ValueError, IndexError):  # The thread has ended, or the Linux kernel does not count.
             total += int(_read(f"/proc/self/task/{thread}/schedstat").split()[1])
     return total / 1e9
 
 
 def modifying_at_once(kinds: Iterable[int], ranks: int, places: Iterable[str] = _MODIFYING) -> int:
-    """Rows that may change anything at a time, on targets of these ``kinds`` (f_type); 0: any number.
+    """Return how many rows may modify metadata at the same time; 0: any number.
 
-    A client of Lustre sends only so many requests of that sort to a metadata server at a time; more would wait in it.
+    ``kinds`` are the types (f_type) of the targets' file systems, ``places`` directories of Lustre's parameters. A
+    Lustre client sends a limited number of modifying requests to a metadata server at the same time. More would wait in
+    the client.
     """
     if LUSTRE not in kinds:
         return 0

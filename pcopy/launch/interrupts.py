@@ -1,20 +1,21 @@
-"""A first SIGINT while the program starts.
+"""Handling of a SIGINT while the program starts.
 
-Python would raise ``KeyboardInterrupt`` in the midst of some import, and print where that was. Until something has
-begun that has to be ended in order, the process just leaves, with a line.
+Python would raise ``KeyboardInterrupt`` inside an import, and print a traceback. Until something has begun that must be
+ended in order, the process exits immediately with one line.
 
-Only what the interpreter has built in, or has loaded, is imported here: ``signal`` takes long enough to be interrupted.
+Only modules are imported here that are built into the interpreter or loaded already: importing ``signal`` takes so long
+that a SIGINT could arrive meanwhile.
 """
 
 import _signal  # type: ignore[import-not-found]
 import os
 
 STATUS = 130
-"""128 + SIGINT"""
+"""Exit status 128 + SIGINT."""
 
 
 class _Leaving:
-    """What happens at a SIGINT."""
+    """Signal handler that prints a line and exits the process."""
 
     def __init__(self, program: str) -> None:
         self._line = line(program).encode()
@@ -27,16 +28,17 @@ class _Leaving:
 
 
 def leave_at_once(program: str) -> None:
-    """From now on a SIGINT ends the process, unless it was started to ignore that."""
+    """Let SIGINT end the process immediately, unless it was started with SIGINT ignored."""
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _Leaving(program))
 
 
 def raise_again() -> None:
-    """From now on it is a ``KeyboardInterrupt`` again: whoever has begun something can end that."""
+    """Let SIGINT raise ``KeyboardInterrupt`` again, for code that can end in order."""
     if isinstance(_signal.getsignal(_signal.SIGINT), _Leaving):
         _signal.signal(_signal.SIGINT, _signal.default_int_handler)
 
 
 def line(program: str) -> str:
+    """Return the line that is printed for an interrupted program."""
     return f"{program}: interrupted\n"

@@ -1,8 +1,8 @@
-"""Which launcher started this process, with how many ranks, and which MPI library fits it?
+"""Which launcher started this process, with how many ranks, and by which interface the ranks find each other.
 
-The rule: OMPI_COMM_WORLD_SIZE counts, else PMI_SIZE, else, inside a step of Slurm (SLURM_STEP_ID is set),
-SLURM_STEP_NUM_TASKS. SLURM_NTASKS and SLURM_PROCID never count, because a batch script has them too. Nothing here
-imports MPI: without a launcher the start stays quick.
+The number of ranks is OMPI_COMM_WORLD_SIZE, else PMI_SIZE, else, in a Slurm step (SLURM_STEP_ID is set),
+SLURM_STEP_NUM_TASKS. SLURM_NTASKS and SLURM_PROCID never count, because a batch script has them, too. This module does
+not import MPI, so that a start without a launcher is quick.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
 class Wire(Enum):
-    """How a launcher tells the ranks of each other; a library that doesn't speak it finds itself alone, or aborts."""
+    """Interface by which a launcher tells its ranks of each other.
+
+    A library that does not support it sees a single rank, or aborts.
+    """
 
     OPEN_MPI = "Open MPI"
     PMI = "PMI"
     PMIX = "PMIx"
     NOTHING = "nothing"
-    """``srun --mpi=none``: only a library that was built with Slurm's own can find the others."""
+    """``srun --mpi=none``: only a library that was built with Slurm's own interface can find the other ranks."""
 
 
 class Launch(NamedTuple):
-    """What a launcher has started: ``size`` ranks."""
+    """The launcher's interface, and the number ``size`` of ranks that it has started."""
 
     wire: Wire
     size: int
@@ -35,35 +38,39 @@ class Launch(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The launcher, for people."""
+        """The name of the launcher, for people."""
         if self.by_srun:
             return {Wire.PMI: "srun --mpi=pmi2", Wire.PMIX: "srun --mpi=pmix"}.get(self.wire, "srun --mpi=none")
         return "Open MPI's mpiexec" if self.wire is Wire.OPEN_MPI else "mpiexec (of MPICH or its kin)"
 
     @property
     def alone(self) -> bool:
-        """A single rank needs no MPI."""
+        """True if there is a single rank, which needs no MPI."""
         return self.size == 1
 
     @property
     def is_plain(self) -> bool:
-        """A step of one task is what a shell of ``srun --pty`` is, too: pcopy forks there as it does anywhere."""
+        """True for a Slurm step with one task, such as a shell of ``srun --pty``: pcopy forks its ranks there, as
+        without a launcher.
+        """
         return self.alone and self.by_srun
 
     @property
     def started(self) -> str:
+        """Beginning of a message about the launcher."""
         return f"{self.name} has started {self.size} ranks"
 
 
 def is_launched(environment: Mapping[str, str]) -> bool:
-    """Was this process started by mpiexec or srun, well or badly?"""
+    """True if mpiexec or srun started this process, even if their variables are invalid."""
     return bool(_sizes(environment))
 
 
 def speaks(environment: Mapping[str, str]) -> bool:
-    """Is this the one rank that answers where all ranks know the same?
+    """True if this rank is the one that prints a message that all ranks have.
 
-    If an outer launcher has left a rank's number, the same for all, that of the inner one decides, or all speak.
+    If an outer launcher has left a rank number in the environment, the same for all ranks, the number of the inner
+    launcher counts, or all ranks print.
     """
     names = [name for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK") if environment.get(name)]
     if not names and environment.get("SLURM_STEP_ID"):
@@ -72,7 +79,10 @@ def speaks(environment: Mapping[str, str]) -> bool:
 
 
 def identify(environment: Mapping[str, str]) -> Launch:
-    """The launch that this process is part of; ``is_launched`` has said that there is one. Raises ``Refused``."""
+    """Return the launch of this process; ``is_launched`` must be True.
+
+    Raise ``Refused`` if the variables are invalid or differ.
+    """
     sizes: dict[int, str] = {}
     for name in _sizes(environment):
         value = environment[name]
@@ -80,10 +90,12 @@ def identify(environment: Mapping[str, str]) -> Launch:
             raise Refused(f"{name}={value}: not a number of ranks; unset it, or start pcopy by its launcher")
         sizes[int(value)] = name
     if len(sizes) > 1:
-        told = " and ".join(f"{name}={size}" for size, name in sizes.items())
-        raise Refused(f"{told} differ: start pcopy by one launcher only, or unset what another one has left")
+        assignments = " and ".join(f"{name}={size}" for size, name in sizes.items())
+        raise Refused(
+            f"{assignments} differ: start pcopy by one launcher only, or unset the variables of the other one"
+        )
     wire = _wire(environment)
-    # mpiexec starts its own daemons by srun, so that a step alone doesn't tell.
+    # mpiexec starts its own daemons by srun, so a step alone does not show which launcher it is.
     by_srun = bool(environment.get("SLURM_STEP_ID")) and (
         wire in (Wire.PMIX, Wire.NOTHING) or (wire is Wire.PMI and "HYDI_CONTROL_FD" not in environment)
     )
@@ -91,7 +103,7 @@ def identify(environment: Mapping[str, str]) -> Launch:
 
 
 def _sizes(environment: Mapping[str, str]) -> list[str]:
-    """The names of the variables that count."""
+    """Return the names of the variables that give the number of ranks."""
     names = [name for name in _SIZES if environment.get(name)]
     if not names and environment.get("SLURM_STEP_ID") and environment.get("SLURM_STEP_NUM_TASKS"):
         names = ["SLURM_STEP_NUM_TASKS"]
@@ -99,6 +111,7 @@ def _sizes(environment: Mapping[str, str]) -> list[str]:
 
 
 def _wire(environment: Mapping[str, str]) -> Wire:
+    """Return the interface that the environment shows."""
     if environment.get("OMPI_COMM_WORLD_SIZE"):
         return Wire.OPEN_MPI
     if environment.get("PMI_SIZE"):
@@ -107,5 +120,5 @@ def _wire(environment: Mapping[str, str]) -> Wire:
 
 
 def conflicting(wire: Wire) -> tuple[str, ...]:
-    """How the names of variables begin that another launcher has left and that would mislead the library."""
+    """Return the prefixes of variables that another launcher has left and that would mislead the MPI library."""
     return {Wire.OPEN_MPI: ("PMI_",), Wire.PMI: ("PMIX_",)}.get(wire, ())

@@ -1,12 +1,12 @@
-"""How a limit is divided between the ranks, so that all together keep to it, whoever of them has something to do.
+"""Division of a limit between the ranks, so that all together keep to it, whichever of them have work.
 
-Every rank reports what it has used, and whether it had to wait. The root tells all ranks one number, the *share*: what
-a rank may use that had to wait. One that had not gets as much as it has used lately, and a little more, so that it
-never takes by surprise what others were given; if that is too little, it waits, and gets a share with the next query.
-So idle ranks give their part to others, and each share is the same (max-min fairness).
+Every rank reports what it has used, and whether it had to wait. The root (rank 0) sends one number to all ranks, the
+*share*: the amount per second of a rank that had to wait. Any other rank gets its recent use and a little more, so that
+it never suddenly takes what was given to others. If that is too little, it waits, and gets the share with the next
+query. So idle ranks give their part to others, and all shares are equal (max-min fairness).
 
-The share corrects itself: what the ranks have used too much or too little, as a sum since the limit was set, goes back
-into it within ``CORRECTED`` seconds.
+The share corrects itself: the sum of what the ranks have used too much or too little since the limit was set is added
+to it over ``CORRECTED`` seconds.
 """
 
 from __future__ import annotations
@@ -16,33 +16,43 @@ from math import inf
 from pcopy.named import NamedTuple
 
 CORRECTED = 1.0
-"""Seconds in which ranks make up for what was too much or too little."""
+"""Seconds over which the ranks compensate for having used too much or too little."""
 
 MOST_MISSED = 0.3
-"""Seconds of the limit that were lost by slow news and may be made up for: what comes after them is no burst."""
+"""Maximum unused amount that may be used later, as a number of seconds at the full limit.
+
+It is small, so that no burst follows.
+"""
 
 MOST_EXCEEDED = 5.0
-"""Seconds of the limit that are saved again after they were exceeded."""
+"""Maximum excess that is compensated for, as a number of seconds at the full limit."""
 
 FASTEST, SLOWEST = 1.25, 0.25
-"""Parts of the limit that may be used while something is made up for."""
+"""Limits of the rate while an excess or an unused amount is compensated for, as fractions of the limit."""
 
 UNASKED = 0.2
-"""The part of the limit with which all ranks together may begin before they have said that they want something."""
+"""Fraction of the limit with which all ranks together may begin before they have reported that they need it."""
 
 GROWTH = 1.25
-"""How much more than lately a rank may use that did not have to wait."""
+"""Factor by which a rank that did not have to wait may exceed its recent use."""
 
 HASTE = 1.5
-"""How much more a rank gets with each query, as long as the root may not have heard that it is hungry."""
+"""Factor by which the rate of a rank that had to wait grows with each query, until the root must have received
+its report.
+"""
 
 KNOWN = 4
-"""Reports in a row of being hungry, of which the root has heard the first one for sure."""
+"""Number of consecutive reports of having waited after which the root has certainly received the first one."""
 
 
 class Used(NamedTuple):
-    """What a rank reports of one limit, or the sums over ranks: what it has ``used`` since the job began, whether it
-    was ``hungry`` (1) since the last report, and if not, how much a second it has used since then."""
+    """Report of one rank about one limit, or the sums over several ranks.
+
+    Fields:
+    - ``used``: amount used since the job began.
+    - ``hungry``: 1 if the rank had to wait since the last report, else 0.
+    - ``modest``: amount per second used since the last report by a rank that did not have to wait, else 0.
+    """
 
     used: float = 0.0
     hungry: float = 0.0
@@ -50,25 +60,25 @@ class Used(NamedTuple):
 
 
 class Divided:
-    """At the root: one limit, over all ranks."""
+    """One limit over all ranks, as the root divides it."""
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
         self.limit = 0
-        """A second; 0: none."""
+        """The limit per second; 0: none."""
         self.share = inf
         self._credit = 0.0
-        self._then: tuple[float, float] | None = None  # the time, and what was used by then
+        self._then: tuple[float, float] | None = None  # time of the last report, and the amount used by then
 
     def set(self, limit: int) -> None:
-        """From now on. At first each rank gets the same."""
+        """Set the limit; at first all ranks get equal shares."""
         if limit != self.limit:
             self.limit = limit
             self.share = limit / self._ranks if limit else inf
             self._credit, self._then = 0.0, None
 
     def heard(self, sums: Used, now: float) -> None:
-        """What all ranks have reported by now, in seconds."""
+        """Adapt the share to the reports ``sums`` of all ranks at the time ``now`` in seconds."""
         if not self.limit:
             return
         if self._then is not None:
@@ -77,28 +87,29 @@ class Divided:
         self._then = now, sums.used
 
     def _correct(self, sums: Used, seconds: float, used: float) -> None:
+        """Compute the share from the amount ``used`` in the last ``seconds``."""
         limit = self.limit
         credit = self._credit + limit * seconds - used
-        most = limit * MOST_MISSED if sums.hungry else 0.0  # what nobody wanted is not missed
-        self._credit = max(-limit * MOST_EXCEEDED, min(credit, most))
+        most_missed = limit * MOST_MISSED if sums.hungry else 0.0  # An amount that no rank needed is not made up for.
+        self._credit = max(-limit * MOST_EXCEEDED, min(credit, most_missed))
         target = max(SLOWEST * limit, min(limit + self._credit / CORRECTED, FASTEST * limit))
-        left = max(target - sums.modest, target / self._ranks)
-        self.share = left / max(1.0, sums.hungry)
+        available = max(target - sums.modest, target / self._ranks)
+        self.share = available / max(1.0, sums.hungry)
 
 
 class Allowed:
-    """On every rank: its part of one limit."""
+    """A rank's part of one limit."""
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
         self._rate = inf
-        self._hungry = KNOWN + 1  # reports in a row
+        self._hungry = KNOWN + 1  # number of consecutive reports of having waited
         self._used = 0.0
         self._at: float | None = None
-        self._was = Used(hungry=1)  # before anybody has said anything, all have the same
+        self._was = Used(hungry=1)  # Before the first report all ranks are treated alike.
 
     def rate(self, limit: int, share: float) -> float:
-        """What this rank may use a second from now on."""
+        """Return the amount per second that this rank may use from now on."""
         if not limit:
             self._rate = inf
             return inf
@@ -108,6 +119,7 @@ class Allowed:
         return self._rate
 
     def report(self, used: float, now: float, *, hungry: bool) -> Used:
+        """Return the report for the root: ``used`` is the amount since the job began, ``now`` the time in seconds."""
         seconds = now - self._at if self._at is not None else 0.0
         modest = (used - self._used) / seconds if seconds > 0 and not hungry else 0.0
         self._used, self._at = used, now

@@ -1,4 +1,4 @@
-"""A job on one machine: ranks are forked, and no MPI is needed."""
+"""A job on one host: its ranks are forked, and MPI is not needed."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from pcopy.launch.tool import Command, Ended, Tool
 from pcopy.launch.watch.watchdog import NoticePipe
 
 MOST_RANKS = 8
-"""The most ranks that are started unless the user asks for more."""
+"""Maximum number of ranks that are started unless the user asks for more."""
 
 KILL_GRACE = 2.0
-"""Seconds that the other ranks have to end after a failure."""
+"""Seconds that the other ranks have to end after a failure, before they are killed."""
 
 
 def run_locally(words: Sequence[str], command: Command, usual: int = 0) -> int:
-    """Runs the job; returns its exit status. ``usual``: the ranks that it has unless the user asks for others."""
+    """Run the job; return its exit status. ``usual``: number of ranks unless the user asks for another; 0: by the
+    processors.
+    """
     return run(command, words, LocalRanks(usual or min(len(os.sched_getaffinity(0)), MOST_RANKS)))
 
 
 class LocalRanks(Ranks):
-    """This process, and those that it forks."""
+    """Ranks that this process forks; it is rank 0 itself."""
 
     def __init__(self, usual: int) -> None:
         self._usual = usual
@@ -48,6 +50,7 @@ class LocalRanks(Ranks):
         return self._transport, self._notices
 
     def work(self, setup: RankSetup) -> Ended:
+        """Run this rank. A forked rank exits in this call; on rank 0 it returns when all ranks have ended."""
         assert self._transport and self._notices
         if setup.sink is None:
             _run_child(setup)
@@ -58,22 +61,27 @@ class LocalRanks(Ranks):
         return ended
 
     def lose(self, abort: JobAborted | Hindered, tool: Tool, advise: Callable[[], None]) -> None:
+        """Report why the job failed, and end all other ranks."""
         assert self._transport
         sys.stderr.write(_told(tool.name, abort))
-        if not isinstance(abort, JobAborted) or self._transport.unsent:  # somebody doesn't listen any more
+        if not isinstance(abort, JobAborted) or self._transport.unsent:  # A rank does not respond any longer.
             self._transport.children.kill()
         else:
-            self._transport.close()  # which tells the others that this has been printed
+            self._transport.close()  # notifies the other ranks that this was printed
         self._transport.children.reap(KILL_GRACE)
         advise()
 
 
 def _told(program: str, error: PcopyError) -> str:
+    """Return the text of an error for standard error."""
     return str(error) if isinstance(error, JobAborted) else f"{program}: {error}\n"
 
 
 def _run_child(setup: RankSetup) -> NoReturn:
-    """A forked rank ends here: what its parent has opened and buffered is not its to close or write."""
+    """Run a forked rank and exit.
+
+    The exit skips Python's cleanup: the child must not close or flush what its parent has opened and buffered.
+    """
     status = INTERNAL
     try:
         status = run_rank(setup).status

@@ -1,10 +1,10 @@
-"""The mounts below the roots of a job: all hosts tell theirs at the start, and they are stored with the job.
+"""The mounts below the roots of a job: compared between all hosts at the start, and recorded with the job.
 
-Rule: if hosts or runs of a job see different mounts, it is refused. A host that lacks a mount would copy the directory
-that the mount hides, or write into it, and nothing would fail. So one rank of each *place* (see ``pcopy.launch.hosts``)
-tells its mounts, each of these is entered in every place, since automounts and the file systems of a server below
-another one are mounted only then, and what is found there is compared. A file system that is mounted when it is entered
-may also come in a later run; other mounts may not.
+Rule: if hosts or runs of a job see different mounts, the job is refused. A host that lacks a mount would copy the
+directory under the mount point, or write into it, and nothing would fail. So one rank of each *place* (see
+``pcopy.launch.hosts``) lists its mounts, and each of these is entered in every place, since automounts and the file
+systems of a server below another one are mounted only then. The results are compared. A file system that is mounted
+when it is entered (an automount) may also appear in a later run; other mounts may not.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from pcopy.text import shown
 
 
 def open_roots(job: Job, *, compare_devices: bool = True) -> list[RootDescriptors]:
-    """Opens every root's two directories; raises ``Refused`` if one is not what it was when it was resolved.
+    """Open both directories of every root; raise ``Refused`` if one is not the directory that was resolved.
 
-    Device numbers are compared only where they were read on this host.
+    ``compare_devices``: compare device numbers, too. They are only comparable if they were read on this host.
     """
     opened: dict[tuple[bytes, bool], tuple[int, os.stat_result]] = {}
 
@@ -52,20 +52,30 @@ def open_roots(job: Job, *, compare_devices: bool = True) -> list[RootDescriptor
 
 
 def _open_directory(path: bytes, on_source: bool) -> int:
-    """Without a trace on its access time if that is allowed; for searching only if reading is not."""
+    """Open a directory; raise ``Refused`` if that fails.
+
+    A source is opened with O_NOATIME if that is permitted. A directory that cannot be read is opened with O_PATH.
+    """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     for extra in (os.O_NOATIME, 0, os.O_PATH) if on_source else (0, os.O_PATH):
         try:
             return open_patiently(path, flags | extra)
         except PermissionError as error:
-            refusal = error
+            error_of_permission = error
         except OSError as error:
             raise Refused(f"{shown(path)}: cannot be opened: {error.strerror}") from None
-    raise Refused(f"{shown(path)}: cannot be opened: {refusal.strerror}")
+    raise Refused(f"{shown(path)}: cannot be opened: {error_of_permission.strerror}")
 
 
 class Tree(NamedTuple):
-    """One side of a root: its directory as the job calls it, open, and the name in it that is meant (empty: all)."""
+    """One side of a root.
+
+    Fields:
+    - ``called``: path of its directory as the job names it.
+    - ``descriptor``: that directory, open.
+    - ``part``: name of the item in it that is copied or created; empty: the directory itself.
+    - ``on_source``: True for the source, False for the target.
+    """
 
     called: bytes
     descriptor: int
@@ -74,8 +84,15 @@ class Tree(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What one place says of a path: why it can't be entered; or whether something is mounted just there, what is
-    there, on which st_dev, and whether such a file system belongs to one machine."""
+    """State of a path in one place.
+
+    Fields:
+    - ``trouble``: why it cannot be entered; empty if it can.
+    - ``mounted``: True if it is a mount point.
+    - ``root``: identity of the file system and directory that are there.
+    - ``device``: its st_dev.
+    - ``is_own``: True for a file system that belongs to one machine, such as a local disk.
+    """
 
     trouble: str
     mounted: bool = False
@@ -91,9 +108,10 @@ class Answer(NamedTuple):
 
 
 class Mounts:
-    """The mounts that this process sees below the sources of a job, and below its ``targets`` if it may write there."""
+    """The mounts that this process sees below the sources of a job, and below its targets."""
 
     def __init__(self, job: Job, roots: Sequence[RootDescriptors], *, targets: bool) -> None:
+        """Prepare to examine the open ``roots``; ``targets``: include the targets, to which the job writes."""
         trees = {}
         for root, opened in zip(job.roots, roots, strict=True):
             trees[root.source, root.item, True] = Tree(root.source, opened.source, root.item, True)
@@ -101,33 +119,37 @@ class Mounts:
                 trees[root.target, root.name, False] = Tree(root.target, opened.target, root.name, False)
         self._trees = list(trees.values())
         self._one_file_system = job.options.one_file_system
-        """Of other file systems in a source no more is asked than that they are there."""
-        self._kept = OpenDirectories(affordable())  # all are closed before the job needs descriptors
+        """True if the job does not enter other file systems (``-x``): mounts in a source only need to be there."""
+        self._kept = OpenDirectories(affordable())  # all of them are closed before the job needs descriptors
         sides = {(tree.descriptor, tree.on_source): None for tree in self._trees}
         self._directories = {
             side: Directories(side[0], 0, on_source=side[1], kept=self._kept, number=number)
             for number, side in enumerate(sides)
         }
         self._numbers: dict[bytes, int] = {}
-        """By the tree's path as the job calls it: the first of this path."""
+        """Index of the first tree with a path, by that path as the job names it."""
         for number, tree in enumerate(self._trees):
             self._numbers.setdefault(os.path.join(tree.called, tree.part).rstrip(b"/"), number)
         self._real: dict[bytes, list[Tree]] = {}
-        """By the tree's real path; read at the first use."""
+        """Trees by their real paths; filled at the first use."""
 
     def points(self) -> dict[bytes, bool]:
-        """The paths at which something is mounted, as the job calls them: is that automatic? Raises ``OSError``."""
-        trees, found = self._by_real_path(), dict[bytes, bool]()
+        """Return the mount points below the roots, by their paths as the job names them; True for automounts.
+
+        Raise ``OSError`` if they cannot be read.
+        """
+        trees, automatic_by_path = self._by_real_path(), dict[bytes, bool]()
         for point in mount_points():
             for top in _upwards(point.path):
                 for tree in trees.get(top, ()):
                     below = (tree.part + point.path[len(top) :]).lstrip(b"/")
-                    if below:  # and not where the directory itself is mounted
+                    if below:  # The root directory itself may be a mount point, which does not count.
                         path = os.path.join(tree.called, below)
-                        found[path] = found.get(path, False) or point.automatic
-        return found
+                        automatic_by_path[path] = automatic_by_path.get(path, False) or point.automatic
+        return automatic_by_path
 
     def _by_real_path(self) -> dict[bytes, list[Tree]]:
+        """Return the trees by their real paths."""
         if not self._real:
             tops = {tree.descriptor: b"" for tree in self._trees}
             for descriptor in tops:
@@ -138,7 +160,7 @@ class Mounts:
         return self._real
 
     def enter(self, paths: Iterable[bytes]) -> dict[bytes, Answer]:
-        """What is at each of ``paths``; nothing of what is below one that is left out."""
+        """Return the state of each of ``paths``; paths below one that the job leaves out are omitted."""
         answers: dict[bytes, Answer] = {}
         left_out: list[bytes] = []
         points: dict[bytes, bool] = {}
@@ -161,36 +183,42 @@ class Mounts:
         return answers
 
     def tops(self) -> dict[bytes, Answer]:
-        """What the source directories themselves are; their paths end with a slash, as no mount's does."""
+        """Return the state of each source directory itself, by its path with a trailing slash."""
         tops = {os.path.join(tree.called, b""): tree.descriptor for tree in self._trees if tree.on_source}
         return {path: _top(descriptor) for path, descriptor in tops.items()}
 
     def open_target(self, path: bytes) -> int:
-        """A descriptor of a directory in a target, which stays ours; raises ``Problem``."""
+        """Return a descriptor of a directory in a target; this object closes it. Raise ``Problem``."""
         _, directories, below = self._tree_of(path)
         return directories.open(below)
 
     def is_target(self, path: bytes) -> bool:
+        """True if ``path`` lies in a target."""
         return not self._tree_of(path)[0].on_source
 
     def _tree_of(self, path: bytes) -> tuple[Tree, Directories, bytes]:
+        """Return the tree that contains ``path``, its directories, and the path below it; raise ``Refused`` if
+        there is none.
+        """
         numbers = [self._numbers[top] for top in _upwards(path) if top in self._numbers]
         if not numbers:
-            raise Refused(f"{shown(path)}: in none of the job's directories")
+            raise Refused(f"{shown(path)}: not in any of the job's directories")
         tree = self._trees[min(numbers)]
         directories = self._directories[tree.descriptor, tree.on_source]
         return tree, directories, path[len(tree.called.rstrip(b"/")) + 1 :]
 
     def close(self) -> None:
+        """Close all descriptors that were opened here."""
         self._kept.close()
 
 
 def _is_in(path: bytes, tree: bytes) -> bool:
+    """True if ``path`` is ``tree`` or lies below it."""
     return path == tree or path.startswith(tree.rstrip(b"/") + b"/")
 
 
 def _upwards(path: bytes) -> Iterator[bytes]:
-    """Yield ``path`` and all paths above it, without slashes at their ends: that of the root is empty."""
+    """Yield ``path`` and all paths above it, without trailing slashes; the path of the root directory is empty."""
     path = path.rstrip(b"/")
     while path:
         yield path
@@ -199,6 +227,7 @@ def _upwards(path: bytes) -> Iterator[bytes]:
 
 
 def _top(descriptor: int) -> Answer:
+    """Return the state of an open source directory."""
     try:
         return _seen(descriptor, mounted=True)
     except OSError as error:
@@ -206,59 +235,66 @@ def _top(descriptor: int) -> Answer:
 
 
 def _answer(directories: Directories, below: bytes, mounted: bool) -> Answer:
+    """Return the state of a path below a tree; raise ``Problem`` or ``OSError`` if it cannot be opened."""
     try:
         return _seen(directories.open(below), mounted=mounted)
     except Problem as problem:
         if problem.errno != errno.ENOTDIR:
             raise
-    above, _, name = below.rpartition(b"/")  # something may be mounted on a file, too
-    held = open_patiently(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directories.open(above))
+    above, _, name = below.rpartition(b"/")  # A file can be a mount point, too.
+    descriptor = open_patiently(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directories.open(above))
     try:
-        return _seen(held, mounted=mounted)
+        return _seen(descriptor, mounted=mounted)
     finally:
-        let_go(held)
+        let_go(descriptor)
 
 
 def _seen(descriptor: int, *, mounted: bool) -> Answer:
+    """Return the state of an open file or directory."""
     root, device = root_of(descriptor), os.fstat(descriptor).st_dev
     return Answer("", mounted, root[:], device, is_of_one_machine(root.kind, device))
 
 
 Told = list[tuple[int, dict[bytes, Answer]]]
-"""The ranks that speak for places, rank 0 first, with what they say."""
+"""Ranks that answer for their places, rank 0 first, each with the states of all paths."""
 
 
 def agree_on_mounts(job: Job, below: Mounts, group: Group) -> tuple[Mount, ...]:
-    """What is mounted below the roots, the same in all places and what it was in the job's earlier runs.
+    """Return the mounts below the roots, after checking that they are the same in all places and in the earlier runs.
+    Collective.
 
-    Collective. Raises ``Refused``, on all ranks alike, naming host, path and both answers.
+    Raise ``Refused`` on all ranks if they differ, with host, path and both states.
     """
     hellos, places = group.hellos, [hello.place for hello in group.hellos]
-    looks = places.index(places[group.rank]) == group.rank
+    examines = places.index(places[group.rank]) == group.rank
     several = len(set(places)) > 1
     before = {path: MountRoot(*root) for path, root in job.mounts}
-    paths, automatic = _union(below, looks, group.gather, set(before))
-    seen = {**below.enter(paths), **(below.tops() if several else {})} if looks else {}
-    told = group.gather({path: tuple(answer) for path, answer in seen.items()} if looks else None)
-    spoken = [
-        (rank, {path: Answer(*said) for path, said in plain.items()})
-        for rank, plain in enumerate(told)
+    paths, automatic = _union(below, examines, group.gather, set(before))
+    own_states = {**below.enter(paths), **(below.tops() if several else {})} if examines else {}
+    answers_of_ranks = group.gather({path: tuple(answer) for path, answer in own_states.items()} if examines else None)
+    answers = [
+        (rank, {path: Answer(*states) for path, states in plain.items()})
+        for rank, plain in enumerate(answers_of_ranks)
         if plain is not None
     ]
     if several:
-        _refuse_different(spoken, hellos)
-    _refuse_changed(job, before, automatic, spoken, hellos)
+        _refuse_different(answers, hellos)
+    _refuse_changed(job, before, automatic, answers, hellos)
     return tuple(
         (path, answer.root)
-        for path, answer in sorted(spoken[0][1].items())
-        if not path.endswith(b"/") and not answer.trouble and any(said[path].mounted for _, said in spoken)
+        for path, answer in sorted(answers[0][1].items())
+        if not path.endswith(b"/") and not answer.trouble and any(states[path].mounted for _, states in answers)
     )
 
 
 def _union(
     below: Mounts, looks: bool, gather: Callable[[Any], list[Any]], paths: set[bytes]
 ) -> tuple[set[bytes], set[bytes]]:
-    """``paths`` and those of all mounts, entered in every place until no more appear; and which are automatic."""
+    """Return all mount points of all places, and those that are automounts. Collective.
+
+    Each is entered in every place until no more appear. ``paths`` are mount points that are known already; ``looks``:
+    this rank examines its place.
+    """
     automatic: set[bytes] = set()
     entered: set[bytes] = set()
     while True:
@@ -272,20 +308,20 @@ def _union(
         entered |= paths
         for found, text in gather((points, trouble)):
             if text:
-                raise Refused(f"what is mounted cannot be found out: /proc/self/mountinfo: {text}")
+                raise Refused(f"cannot find out what is mounted: /proc/self/mountinfo: {text}")
             paths |= found.keys()
             automatic |= {path for path, is_automatic in found.items() if is_automatic}
         if paths == entered:
             return paths, automatic
 
 
-def _refuse_different(spoken: Told, hellos: Sequence[Hello]) -> None:
-    """Raises ``Refused`` unless all places say the same."""
+def _refuse_different(answers: Told, hellos: Sequence[Hello]) -> None:
+    """Raise ``Refused`` unless the states of all paths are the same in all places."""
     first = hellos[0]
-    for path, mine in sorted(spoken[0][1].items()):
-        for rank, said in spoken[1:]:
+    for path, mine in sorted(answers[0][1].items()):
+        for rank, states in answers[1:]:
             here = hellos[rank]
-            theirs = said.get(path, Answer("it was left out"))
+            theirs = states.get(path, Answer("it was left out"))
             both = f"on {first.host}: {mine}; on {here.host}: {theirs}"
             is_on_one = here.machine == first.machine
             if mine.is_own and theirs.is_own and not is_on_one:
@@ -301,23 +337,24 @@ def _refuse_different(spoken: Told, hellos: Sequence[Hello]) -> None:
 
 
 def _refuse_changed(
-    job: Job, before: Mapping[bytes, MountRoot], automatic: set[bytes], spoken: Told, hellos: Sequence[Hello]
+    job: Job, before: Mapping[bytes, MountRoot], automatic: set[bytes], answers: Told, hellos: Sequence[Hello]
 ) -> None:
-    """Raises ``Refused`` unless what was mounted in earlier runs is, and nothing else but what comes by itself."""
+    """Raise ``Refused`` unless the mounts of earlier runs are there, and no others except automounts."""
     if job.run == 1:
         return
-    for rank, said in spoken:
+    for rank, states in answers:
         where = f"on {hellos[rank].host}: " if len(hellos) > 1 else ""
-        for path, wanted in before.items():
-            answer = said.get(path, Answer("it was left out"))
-            if answer.trouble or not MountRoot(*answer.root).is_same(wanted):
-                raise _not_as_before(path, job.name, f"{where}{answer}", str(wanted))
-        for path, answer in said.items():
+        for path, recorded in before.items():
+            answer = states.get(path, Answer("it was left out"))
+            if answer.trouble or not MountRoot(*answer.root).is_same(recorded):
+                raise _not_as_before(path, job.name, f"{where}{answer}", str(recorded))
+        for path, answer in states.items():
             if answer.mounted and path not in before and path not in automatic and not path.endswith(b"/"):
                 raise _not_as_before(path, job.name, f"{where}{answer}", "nothing was mounted there")
 
 
 def _not_as_before(path: bytes, name: str, now: str, then: str) -> Refused:
+    """Return the error for a mount that has changed."""
     return Refused(
         f"{shown(path)}: is not what it was when job {name} began: {now}; then: {then}; "
         "mount or unmount there, or discard the job (pcopy --discard) and start anew"
@@ -325,7 +362,7 @@ def _not_as_before(path: bytes, name: str, now: str, then: str) -> Refused:
 
 
 def refuse_other_mounts(file: JobFile, roots: tuple[Root, ...], options: Options) -> None:
-    """Raises ``Refused`` if a stored job, which has not begun to go on, would meet other mounts on this host."""
+    """Raise ``Refused`` if a recorded job that is to be resumed has other mounts on this host now."""
     job = Job(file.name, file.runs + 1, roots, options, mounts=file.mounts)
     opened = open_roots(job)
     try:
@@ -337,10 +374,13 @@ def refuse_other_mounts(file: JobFile, roots: tuple[Root, ...], options: Options
 
 
 def show_same_targets(group: Group, below: Mounts, job: Job, target: int) -> None:
-    """Every place shows by a file that the open ``target`` directory is rank 0's, and what is mounted below the targets
-    too, where rank 0 can write it.
+    """Check that the target directory, and mounts below the targets, are the same in all places as on rank 0.
+    Collective.
 
-    Collective; raises ``Refused`` on all ranks alike.
+    Args:
+        target: a descriptor of the target directory.
+
+    Mounts to which rank 0 cannot write are not checked. Raise ``Refused`` on all ranks if they differ.
     """
     if len(group.hellos) == 1:
         return
@@ -352,6 +392,6 @@ def show_same_targets(group: Group, below: Mounts, job: Job, target: int) -> Non
         if below.is_target(path):
             try:
                 directory = below.open_target(path)
-            except Problem:  # a file
+            except Problem:  # A file is mounted there. A descriptor of -1 lets rank 0 skip the check.
                 directory = -1
             show_same_directory(group, directory, path, name, required=False)

@@ -1,13 +1,13 @@
-"""The MPI library that fits the launcher, looked for before MPI is initialised.
+"""Selection of the MPI library that fits the launcher, before MPI is initialised.
 
-Why before: a library that can't speak with the launcher aborts the process inside MPI_Init, or each rank finds itself
-alone and would do the whole job.
+A library that does not support the launcher's interface aborts the process in MPI_Init, or each rank sees itself alone
+and would do the whole job.
 
 mpi4py's wheels load the library when ``mpi4py.MPI`` is imported: that of MPI4PY_LIBMPI (paths separated by colons),
-else libmpi.so, libmpi.so.12 (MPICH) or libmpi.so.40 (Open MPI) of the virtual environment, else of the system; they
-take the extension module for its ABI. That can't be undone, so another library needs a new start: the process
-replaces itself, with MPI4PY_LIBMPI set. It keeps its number and its connections, and the launcher sees no difference.
-An mpi4py that was built from source has one library for ever.
+else libmpi.so, libmpi.so.12 (MPICH) or libmpi.so.40 (Open MPI) of the virtual environment, else of the system. They
+select the extension module for its ABI. That cannot be undone, so another library requires a restart: the process
+replaces itself (exec) with MPI4PY_LIBMPI set. It keeps its process id and its connections, so the launcher sees no
+difference. An mpi4py that was built from source is bound to one library.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pcopy.text import shown
 
 OPEN_MPI = ("Open MPI",)
 MPICH_AND_KIN = ("MPICH", "MPICH2", "Intel MPI", "MVAPICH", "MVAPICH2", "Cray MPICH")
-"""The names that ``MPI.get_vendor()`` gives to libraries with MPICH's ABI."""
+"""Vendor names that ``MPI.get_vendor()`` returns for libraries with MPICH's ABI."""
 
 _ADVICE = {
     Wire.OPEN_MPI: "install Open MPI's library, or use the mpiexec of the MPI that is loaded",
@@ -36,40 +36,46 @@ _ADVICE = {
 }
 _MPICH = "libmpi.so.12"
 _MODULE = re.compile(r"-[bBdEhiIOPqRsSuvx?]*m")
-"""An option of Python that names a module, alone or after others in one word, as ``-Bm``."""
+"""Matches an option of Python that names a module, alone or after other options in one word, as ``-Bm``."""
 _ANCESTORS = 4
-"""Processes between a rank and its launcher: a shell script, time, numactl and the like."""
+"""Number of parent processes that are examined to find the launcher: there may be a shell, time, numactl and the
+like between.
+"""
 
 
 def load(launch: Launch, words: Sequence[str]) -> ModuleType:
-    """The module ``transports.mpi`` with a library that fits ``launch``; raises ``Refused`` if there is none.
+    """Return the module ``transports.mpi`` with a library that fits ``launch``; raise ``Refused`` if there is none.
 
-    Replaces the process where another library fits; ``words`` are its arguments.
+    Replaces the process if another library fits; ``words`` are its command line arguments.
     """
     misleading = conflicting(launch.wire)
     for name in [name for name in os.environ if name.startswith(misleading)]:
-        del os.environ[name]  # MPICH aborts when it finds PMI_ and PMIX_, as under its mpiexec in srun --mpi=pmix
+        del os.environ[
+            name
+        ]  # MPICH aborts if both PMI_ and PMIX_ variables exist, as under its mpiexec in srun --mpi=pmix.
     try:
         from pcopy.engine.transports import mpi
     except ModuleNotFoundError as error:
         python = shown(os.fsencode(sys.executable))
-        why = f"{python} has no package {error.name}; without mpiexec and srun pcopy needs no MPI"
+        reason = f"{python} has no package {error.name}; without mpiexec and srun pcopy needs no MPI"
     except (ImportError, RuntimeError, OSError) as error:
         _start_anew(launch, words)
         reason = str(error).partition("\n")[0]
         advice = _advice(launch.wire, "")
-        why = f"mpi4py finds no MPI library that fits: {reason}{advice and f'; {advice}'}"
+        reason = f"mpi4py finds no MPI library that fits: {reason}{advice and f'; {advice}'}"
     else:
         if fits(launch.wire, mpi.vendor(), mpi.speaks_pmix()):
             return mpi
         if mpi.is_switchable():
             _start_anew(launch, words)
-        why = f"mpi4py loads {mpi.vendor()}, which doesn't fit: {_advice(launch.wire, _ADVICE[launch.wire])}"
-    raise Refused(f"{launch.started}, but {why}")
+        reason = f"mpi4py loads {mpi.vendor()}, which doesn't fit: {_advice(launch.wire, _ADVICE[launch.wire])}"
+    raise Refused(f"{launch.started}, but {reason}")
 
 
 def fits(wire: Wire, vendor: str, speaks_pmix: bool) -> bool:
-    """Can the library find the other ranks, or at least find out without an abort that it can't?"""
+    """True if the library can find the other ranks by this interface, or at least finds out that it cannot
+    without an abort.
+    """
     if vendor in OPEN_MPI:
         return wire in (Wire.OPEN_MPI, Wire.PMIX)
     if vendor in MPICH_AND_KIN:
@@ -78,17 +84,17 @@ def fits(wire: Wire, vendor: str, speaks_pmix: bool) -> bool:
 
 
 def alone(launch: Launch, vendor: str, size: int) -> Refused:
-    """What to tell when COMM_WORLD doesn't have the size that the launcher told."""
+    """Return the error for a COMM_WORLD whose size differs from the launcher's number of ranks."""
     return Refused(f"{launch.started}, but MPI ({vendor}) sees {size}: {_ADVICE[launch.wire]}")
 
 
 def _start_anew(launch: Launch, words: Sequence[str]) -> None:
-    """Replaces this process by one with the next library that could fit; returns if there is none."""
+    """Replace this process by one with the next library that could fit; return if there is none."""
     if not sys.executable or list(words) != sys.argv[1:]:
         return
     tried = os.environ.get("MPI4PY_LIBMPI")
-    choice = candidates(launch.wire)
-    for library in choice[choice.index(tried) + 1 :] if tried in choice else choice:
+    libraries = candidates(launch.wire)
+    for library in libraries[libraries.index(tried) + 1 :] if tried in libraries else libraries:
         if _is_of_kind(library, launch.wire):
             os.environ.pop("MPI4PY_MPIABI", None)
             os.environ["MPI4PY_LIBMPI"] = library
@@ -97,9 +103,9 @@ def _start_anew(launch: Launch, words: Sequence[str]) -> None:
 
 
 def _safe_path() -> Sequence[str]:
-    """Return the option without which ``python -m pcopy`` would load a ``pcopy.py`` of the working directory.
+    """Return the option -P, without which ``python -m pcopy`` would load a ``pcopy.py`` of the working directory.
 
-    It is left out where the package itself is in the working directory, as in a checkout.
+    It is omitted if the package itself is in the working directory, as in a checkout.
     """
     packages = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     of_python = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv[1:])]
@@ -108,12 +114,15 @@ def _safe_path() -> Sequence[str]:
 
 
 def candidates(wire: Wire) -> list[str]:
-    """Libraries that may fit, the likeliest first: beside the launcher, then where the system and Python look."""
+    """Return libraries that may fit, the likeliest first: those of the launcher, then those that the system and
+    Python would find.
+    """
     soname = "libmpi.so.40" if wire in (Wire.OPEN_MPI, Wire.PMIX) else _MPICH
     return list(dict.fromkeys((*_installed(soname), soname)))
 
 
 def _installed(soname: str) -> Iterator[str]:
+    """Yield libraries of this name in the usual directories, those of the launcher first."""
     prefixes = [*_launchers(), *filter(None, [os.environ.get("OPAL_PREFIX"), os.environ.get("MPI_HOME")]), sys.prefix]
     for prefix in prefixes:
         for directory in ("lib", "lib64", "lib/*-linux-gnu", "lib/release", "lib/openmpi/lib", "lib64/openmpi/lib"):
@@ -121,19 +130,19 @@ def _installed(soname: str) -> Iterator[str]:
 
 
 def _advice(wire: Wire, other: str) -> str:
-    """How to make Debian's MPICH known, if that is there; else ``other``.
+    """Return how to make Debian's MPICH available if it is installed; otherwise ``other``.
 
-    It has a name of its own, while what mpi4py's wheels load asks the system for libmpi.so.12 by that name.
+    Debian installs it under another name than libmpi.so.12, by which mpi4py's wheels look for it.
     """
     renamed = next(_installed("libmpich.so.12"), "") if wire is Wire.PMI else ""
     if not renamed:
         return other
     link = f"mkdir DIR && ln -s {shown(os.fsencode(renamed))} DIR/{_MPICH}"
-    return f"Debian's MPICH is there under another name: {link}, and start again with DIR in LD_LIBRARY_PATH"
+    return f"Debian's MPICH is installed under another name: {link}, and start again with DIR in LD_LIBRARY_PATH"
 
 
 def _launchers() -> Iterator[str]:
-    """The prefixes of the programs that started this process: /opt/mpi of /opt/mpi/bin/hydra_pmi_proxy."""
+    """Yield the installation prefixes of the parent processes: /opt/mpi for /opt/mpi/bin/hydra_pmi_proxy."""
     pid = os.getppid()
     for _ in range(_ANCESTORS):
         try:
@@ -146,7 +155,9 @@ def _launchers() -> Iterator[str]:
 
 
 def _is_of_kind(library: str, wire: Wire) -> bool:
-    """Can it be loaded, and would it fit? Asked of the library itself, for a file's name may be anybody's."""
+    """True if the library can be loaded and fits the interface. Its symbols are checked, since its file name
+    proves nothing.
+    """
     try:
         found = libc.symbols_of(library, ["MPI_Get_library_version", "ompi_mpi_comm_self", "PMIx_Init"])
     except OSError:

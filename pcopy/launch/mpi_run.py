@@ -1,7 +1,7 @@
-"""A job under mpiexec or srun: the launcher has started its ranks, and MPI carries what they say.
+"""A job under mpiexec or srun: the launcher has started its ranks, and they communicate by MPI.
 
-Rule: nobody ends before rank 0 has told how the job ended, because launchers kill the other ranks as soon as one has
-ended with a status that is not 0.
+Rule: no rank exits before rank 0 has reported how the job ended, because launchers kill all other ranks as soon as one
+has exited with a status other than 0.
 """
 
 from __future__ import annotations
@@ -31,23 +31,25 @@ from pcopy.report.unexpected import tell_unexpected
 
 INIT_PATIENCE = 30.0
 INIT_PATIENCE_PER_RANK = 0.1
-"""Seconds that MPI_Init may take: large jobs start slowly."""
+"""Timeout for MPI_Init in seconds: a constant part, and a part per rank, since large jobs start slowly."""
 
 SPEAKER_PATIENCE = 5.0
-"""Seconds that the other ranks leave rank 0 to tell of a refusal, where its launcher would kill it with them."""
+"""Seconds that the other ranks leave rank 0 to report a refusal, under launchers that would kill it when they exit."""
 
 TELLING_PATIENCE = 1.0
-"""Seconds for what is told, by rank 0 or by this rank, to reach the launcher, before a rank has all of them killed."""
+"""Seconds for a message of this rank or rank 0 to reach the launcher, before this rank has all ranks killed."""
 
 CLOSING_PATIENCE = 2.0
-"""Seconds that rank 0 leaves the others to close what they record, before it tells how the job has ended."""
+"""Seconds that rank 0 leaves the other ranks to close their records, before it reports how the job ended."""
 
 DISORDER_PATIENCE = 5.0
-"""Seconds that a rank waits for the others to end with it, before it has all of them killed."""
+"""Seconds that a rank waits for the others to end with it after a failure, before it has all of them killed."""
 
 
 def run_under_launcher(words: Sequence[str], command: Command) -> int:
-    """Runs this rank; returns the exit status on which all ranks agree. Raises ``PcopyError`` if it is alone."""
+    """Run this rank; return the exit status on which all ranks agree. Raise ``PcopyError`` if there is only one
+    rank.
+    """
     raise_again()
     try:
         launch = identify(os.environ)
@@ -63,7 +65,7 @@ def run_under_launcher(words: Sequence[str], command: Command) -> int:
     except PcopyError as error:
         tell(command.tool.name, error)
         _abort(transport, error.status)
-    except Exception as error:  # without an end of MPI the others would wait for this rank
+    except Exception as error:  # Without MPI_Abort the other ranks would wait for this one.
         _abort(transport, tell_unexpected(command.tool.name, error))
     except BaseException:
         traceback.print_exc()
@@ -72,7 +74,7 @@ def run_under_launcher(words: Sequence[str], command: Command) -> int:
 
 
 class LaunchedRanks(Ranks):
-    """This process, and the others that the launcher has started."""
+    """Ranks that a launcher has started; this process is one of them."""
 
     def __init__(self, transport: Any) -> None:
         self._transport = transport
@@ -101,8 +103,9 @@ class LaunchedRanks(Ranks):
         return self._transport, None
 
     def work(self, setup: RankSetup) -> Ended:
+        """Run this rank, and wait until all ranks have ended, up to ``CLOSING_PATIENCE`` seconds."""
         ended = run_rank(setup)
-        with suppress(PeerLost):  # ``end`` says so, when it has been told that all is done
+        with suppress(PeerLost):  # ``end`` reports the lost rank, after the result of the job was reported.
             self._transport.meet(CLOSING_PATIENCE)
         return ended
 
@@ -110,8 +113,10 @@ class LaunchedRanks(Ranks):
         self._transport.end()
 
     def lose(self, abort: JobAborted | Hindered, tool: Tool, advise: Callable[[], None]) -> None:
-        """Rank 0 tells if that can; if it is gone, the rank that has noticed it."""
-        if isinstance(abort, Hindered):  # the others don't know of it, and would wait
+        """Report why the job failed on rank 0, or, if that is lost, on the rank that has noticed it; then end all
+        ranks.
+        """
+        if isinstance(abort, Hindered):  # The other ranks do not know of it, and would wait.
             tell(tool.name, abort)
             advise()
             _abort(self._transport, abort.status)
@@ -130,20 +135,21 @@ class LaunchedRanks(Ranks):
 
 
 def _tell_loss(abort: JobAborted, advise: Callable[[], None]) -> None:
+    """Print why the job failed, and what to do."""
     sys.stderr.write(str(abort))
     advise()
     sys.stderr.flush()
 
 
 def _abort(transport: Any, status: int) -> None:
-    """Has all ranks killed, after somebody has told why: launchers lose what they have not read by then."""
+    """Have all ranks killed, after a pause: launchers lose messages that they have not read by then."""
     sys.stderr.flush()
     time.sleep(TELLING_PATIENCE)
     transport.abort(status)
 
 
 def _join(launch: Launch, words: Sequence[str], command: Command) -> Any:
-    """All ranks as one transport; raises ``Refused``."""
+    """Initialise MPI and return the transport between all ranks; raise ``Refused``."""
     mpi = load(launch, words)
     patience = INIT_PATIENCE + launch.size * INIT_PATIENCE_PER_RANK
     text = (
@@ -159,10 +165,10 @@ def _join(launch: Launch, words: Sequence[str], command: Command) -> Any:
 
 
 def _leave(refusal: Refused, command: Command) -> int:
-    """Ends this rank without the others; says why if it is rank 0, or if that has nothing against the job.
+    """End this rank without MPI after a refusal; print the reason if no other rank will.
 
-    Open MPI's mpiexec kills all ranks as soon as one has ended with a status that is not 0. So whoever lives after rank
-    0 had its time to speak knows that it has nothing to say, and one rank of each host speaks.
+    Open MPI's mpiexec kills all ranks as soon as one has exited with a status other than 0. So a rank that is alive
+    after rank 0 had time to print knows that rank 0 has no error itself. Then one rank of each host prints its own.
     """
     if not speaks(os.environ):
         if not os.environ.get("OMPI_COMM_WORLD_SIZE"):

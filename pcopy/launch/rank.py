@@ -1,4 +1,4 @@
-"""One rank of a job: puts node, tasks, journal and transport together, and runs them."""
+"""One rank of a job: creates its node, tasks, journal and transport, and runs them."""
 
 from __future__ import annotations
 
@@ -47,25 +47,36 @@ from pcopy.tasks.files.layouts import Layouts
 from pcopy.tasks.runner import TaskRunner, is_slow_note, is_work, whereabouts
 
 SLOTS = 8
-"""Tasks that a rank may have under way where its kernel has something to wake it, and no pool of threads that grows."""
+"""Tasks that a rank may have under way if its backend can wake it but has no pool of threads that grows."""
 
 JOURNAL_PATIENCE = 1.0
-"""Seconds that a rank which ends waits for its journal; by then all that was waited for is recorded."""
+"""Seconds that an ending rank waits for its journal; everything that must be recorded is recorded by then."""
 
 DATABASE_WINDOW = 1 << 20
-"""Bytes of waiting work that a rank holds in memory where a database is asked for from the start."""
+"""Bytes of waiting work that a rank keeps in memory if a database was asked for (``--checkpoint-store lmdb``)."""
 
 
 class RankSetup(NamedTuple):
-    """What a rank needs for its share of a job.
+    """All that a rank needs for its share of a job.
 
-    A job with ``keeping`` can be gone on with. The directories of its ``roots`` are open; one of the ``leaders`` is on
-    each host. ``hosts`` names each rank's, and is empty if all ranks are on one; ``notices`` lead to rank 0 then. The
-    user wants so many operations ``in_flight`` (0: automatic). Each rank ``gathers`` what a report
-    tells of it. Only rank 0 has the rest. ``settle`` is asked at the end
-    of a job whose items are all there. ``kept`` makes the job's directory before the first task. ``advice`` is told
-    once there is a record, if the ranks may all be killed without a word. ``steered`` hears what holds once the user
-    has changed the running job.
+    Fields:
+    - ``tool``, ``job``: the program and the job.
+    - ``keeping``: how the job is recorded.
+    - ``transport``: messages between the ranks.
+    - ``roots``: the open directories of the job's roots.
+    - ``leaders``: the first rank of each host.
+    - ``hosts``: the host of each rank; empty if all ranks are on this host.
+    - ``signals``: the reason to stop, once a signal has arrived.
+    - ``notices``: pipe to rank 0 for messages of forked ranks; None under a launcher.
+    - ``in_flight``: number of operations under way; 0: automatic.
+    - ``gathers``: collect what a report (``--report``) needs.
+
+    On rank 0 only:
+    - ``sink``: receives progress, failures and notices.
+    - ``settle``: called when all items are processed; does the remaining work and returns the exit status.
+    - ``kept``: the job directory.
+    - ``advice``: message that is printed once a record exists, if launchers may kill all ranks without a message.
+    - ``steered``: called with the limits after the user has changed them.
     """
 
     tool: Tool
@@ -87,13 +98,14 @@ class RankSetup(NamedTuple):
 
     @property
     def itself(self) -> str:
+        """This rank and its host, for messages."""
         return f"rank {self.transport.rank} on {os.uname().nodename}"
 
 
 def run_rank(setup: RankSetup) -> Ended:
-    """Runs this rank's share of the job; raises ``JobAborted`` if any rank failed.
+    """Run this rank's share of the job; raise ``JobAborted`` if any rank failed.
 
-    What the system refuses to this rank itself, and not to an item, ends it in one line: raises ``Hindered``.
+    Raise ``Hindered`` for an error of the system that concerns the rank and no item, such as a lack of memory.
     """
     try:
         return _Running(setup).run()
@@ -102,7 +114,7 @@ def run_rank(setup: RankSetup) -> Ended:
 
 
 def make_rank(setup: RankSetup) -> Rank:
-    """What all tasks of this rank share."""
+    """Return the object that all tasks of this rank share."""
     options = setup.job.options
     digest = Hashing(options.hash, options.block_size).whole if options.hash else None
     settings = Settings(
@@ -131,14 +143,14 @@ def make_rank(setup: RankSetup) -> Rank:
 
 
 def open_store(setup: RankSetup, rank: Rank) -> tuple[FactJournal | None, RankStore | None]:
-    """Where this rank records what it has done, if the job is kept."""
+    """Return the journal of this rank and its place in the job directory; None twice if the job is not recorded."""
     if not setup.keeping.directory:
         return None, None
     rank.storage = Storage(type_of_file_system, rank.syncer, rank.own(Layouts).of)
     for target in {root.target: None for root in setup.roots}:
         status = os.fstat(target)
         rank.storage.add(target, status.st_dev, status.st_ino, rank.running.changed)
-    rank.running.changed.close()  # nothing has been made in them yet
+    rank.running.changed.close()  # Nothing has been created in the targets yet.
     first = first_counts(setup)
     store = RankStore(setup.keeping, setup.job.run, rank.number, rank.size, setup.kept, first)
     if setup.keeping.resumed and rank.number:
@@ -148,14 +160,16 @@ def open_store(setup: RankSetup, rank: Rank) -> tuple[FactJournal | None, RankSt
 
 
 def steersman_of(setup: RankSetup, rank: Rank) -> Steersman:
-    """What the user wants of this rank while it works."""
+    """Return the object that applies the limits of bandwidth, operations and active ranks to this rank."""
     options = setup.job.options
     wanted = Wanted(options.bwlimit, options.oplimit)
     return Steersman(rank.hosts.by_turns.index(rank.number), rank.size, rank.throttle, wanted)
 
 
 def desk_of(setup: RankSetup, steersman: Steersman, ranks: int) -> Desk | None:
-    """What the user can ask of the job while it runs, and what he is told; where it is kept, and on rank 0."""
+    """Return the object that handles ``--control`` and progress reports; None if the job is not recorded, or not
+    on rank 0.
+    """
     if setup.kept is None:
         return None
     return Desk(setup.keeping.directory, setup.job.run, ranks, setup.tool.stages, steersman, setup.steered)
@@ -169,7 +183,7 @@ def make_node(
     divide: Divide,
     steering: Steering,
 ) -> Node:
-    """The engine's view of this rank, which has what there is to begin with."""
+    """Return the engine's node of this rank, with the tasks with which a resumed job begins."""
     tool, job, keeping = setup.tool, setup.job, setup.keeping
     size, on_host = rank.size, rank.size / len(setup.leaders)
     limits = limits_of(size, on_host, keeping)._replace(durable_before=tool.durable_before)
@@ -204,7 +218,7 @@ def make_node(
 
 
 def first_counts(setup: RankSetup) -> list[int]:
-    """Return what has been counted before the first task of a job of which nothing is on record."""
+    """Return the counters before the first task of a job without records."""
     first = setup.tool.first_counts(setup.job)
     if not setup.keeping.resumed:
         first[counts.DELETED] += setup.keeping.deleted
@@ -212,10 +226,15 @@ def first_counts(setup: RankSetup) -> list[int]:
 
 
 def limits_of(size: int, on_host: float, keeping: Keeping) -> Limits:
-    """The budgets of a host are shared by its ranks.
+    """Return the limits of one rank; it gets its part of the limits of its host.
 
-    Where all ranks are on one host, or many share a core, idle ones ask less often: there are few to find work for, and
-    their asking takes time from those that have some.
+    If all ranks are on one host, or many share a core, idle ranks ask for tasks less often: there are few ranks to find
+    work for, and their requests take processor time from those that work.
+
+    Args:
+        size: number of ranks.
+        on_host: average number of ranks per host.
+        keeping: how the job is recorded.
     """
     limits = Limits()
     in_core = DATABASE_WINDOW if keeping.store == "lmdb" else max(1 << 20, 4 * limits.in_core // size)
@@ -230,19 +249,23 @@ def limits_of(size: int, on_host: float, keeping: Keeping) -> Limits:
 
 
 def oldest_call(pool: Pool | None) -> Doing | None:
-    """Return what has been under way for longest: a row of the kernel, or the sync of a file. Any thread may ask."""
+    """Return the operation that has been under way for longest: a row of the backend, or the sync of a file; None if
+    there is none.
+
+    May be called from any thread.
+    """
     row, sync = pool.oldest() if pool is not None else None, oldest_sync()
     calls = [call for call in (row, Doing(*sync) if sync else None) if call is not None]
     return min(calls, key=lambda call: call.since, default=None)
 
 
 def in_flight_of(setup: RankSetup, rank: Rank, node: Node) -> InFlight | None:
-    """What finds out how many operations are best under way, where there may be several."""
+    """Return the object that adapts the number of operations under way; None if the backend has no threads."""
     on_host = -(-rank.size // len(setup.leaders))
 
     def modifying() -> int:
-        places = {root.target if setup.tool.writes else root.source for root in setup.roots}
-        return modifying_at_once(map(type_of_file_system, places), on_host)
+        descriptors = {root.target if setup.tool.writes else root.source for root in setup.roots}
+        return modifying_at_once(map(type_of_file_system, descriptors), on_host)
 
     if rank.kernel.pool is None:
         return None
@@ -250,7 +273,10 @@ def in_flight_of(setup: RankSetup, rank: Rank, node: Node) -> InFlight | None:
 
 
 class KernelWake:
-    """Fills ``pcopy.engine.ticket.Wake``: a ticket of the kernel is seen to be done once the kernel has been polled."""
+    """A wake of the backend, implementing ``pcopy.engine.ticket.Wake``.
+
+    A finished ticket becomes visible to the engine only after the backend has been polled.
+    """
 
     def __init__(self, kernel: Kernel, wake: Wake) -> None:
         self._kernel = kernel
@@ -263,7 +289,7 @@ class KernelWake:
 
 
 class _Running:
-    """A rank between its first task and its end."""
+    """The run of one rank, from its first task to its end."""
 
     def __init__(self, setup: RankSetup) -> None:
         self._setup = setup
@@ -285,6 +311,7 @@ class _Running:
             self._node.barrier.last_words = self._last_words
 
     def run(self) -> Ended:
+        """Run the rank until the job ends; return how it ended."""
         setup, journal, kernel = self._setup, self._journal, self._rank.kernel
         driver = self._driver = Driver(
             self._node,
@@ -297,23 +324,23 @@ class _Running:
             stop_reason=self._stop_reason,
             wake=None if kernel.wake is None else KernelWake(kernel, kernel.wake),
         )
-        say: Callable[[str], object] = partial(tell_line, setup.tool.name)
+        report: Callable[[str], object] = partial(tell_line, setup.tool.name)
         if setup.sink is not None:
-            say = setup.sink.notice
+            report = setup.sink.notice
         elif setup.notices is not None:
-            say = partial(setup.notices.send, self._rank.number)
-        voice = Voice(self._rank.number, setup.hosts, say, setup.notices)
+            report = partial(setup.notices.send, self._rank.number)
+        voice = Voice(self._rank.number, setup.hosts, report, setup.notices)
         watchdog = Watchdog(
             voice, self._pulse, lambda: whereabouts(self._rank), oldest=partial(oldest_call, kernel.pool)
         )
         if setup.kept is not None and journal is not None:
             try:
                 setup.kept.note()
-            except Refused as refused:  # which is told before the first item, and not when the user wants to go on
+            except Refused as refused:  # Reported before the first item, and not only when the user tries to resume.
                 journal.fail(refused)
         watchdog.start()
         if self._desk is not None:
-            self._desk.start()  # its thread hears of no signals, as this one does not
+            self._desk.start()  # After the watchdog, which blocks signals: the new thread inherits that.
         try:
             status = driver.run()
         finally:
@@ -327,6 +354,7 @@ class _Running:
         )
 
     def _run(self, task: Task) -> Slices:
+        """Run one task, in slices. Errors of the rank itself stop the job, and the task counts as not done."""
         node = self._node
         if self._unlocked is not None:
             self._lock_early(self._unlocked)
@@ -334,32 +362,34 @@ class _Running:
             return (yield from self._run_task(task))
         except NotPutAside as trouble:
             node.queue.trouble = trouble
-        except HINDRANCES as error:  # no item's, or one that no task has taken for its own
+        except HINDRANCES as error:  # An error of the rank, or one that the task did not assign to an item.
             self._rank.stop(f"{self._setup.itself}: {hindrance(error)}")
-        while node.halted is None:  # which is work that is dropped, and not done
+        while node.halted is None:  # Wait for the halt, so that the task counts as dropped and not as done.
             yield None
         return Outcome(held=True)
 
     def _lock_early(self, store: RankStore) -> None:
-        """Before it writes anything: while a host that nobody can reach any more lives on, nobody else is to go on with
-        the job. (On one host all ranks end together.)"""
+        """Take this rank's lock before it writes anything; errors are reported with the first record.
+
+        While a rank on an unreachable host is alive, no other run may resume the job. (Ranks on one host end together.)
+        """
         self._unlocked = None
-        with suppress(Refused, OSError):  # the first record tells why
+        with suppress(Refused, OSError):  # The first record reports the error.
             store.take_lock()
 
     def _last_words(self, below: Sequence[bytes]) -> bytes:
-        """What this rank has done in this run, and all those below it in the tree."""
+        """Return the work of this rank and of all ranks below it in the tree, for the report."""
         from pcopy.tasks.base.rank_sums import RankSums, RankWork
 
         assert self._driver is not None
         now, before = Totals(*self._node.counters), Totals(*self._begun_with)
         items = sum(getattr(now, name) - getattr(before, name) for name in ("copied", "skipped", "failed"))
-        moved = sum(getattr(now, name) - getattr(before, name) for name in ("moved", "verified_bytes"))
+        bytes_moved = sum(getattr(now, name) - getattr(before, name) for name in ("moved", "verified_bytes"))
         seconds, work = time.monotonic() - self._began, self._node.under_way
         busy = max(0.0, seconds - self._driver.idle)
         sums = self._rank.own(RankSums)
         row = RankWork(
-            self._rank.number, items, moved, work.ended, round(busy, 3), round(seconds, 3), work.taken, work.given
+            self._rank.number, items, bytes_moved, work.ended, round(busy, 3), round(seconds, 3), work.taken, work.given
         )
         sums.ranks.append(row)
         for words in below:
@@ -367,7 +397,7 @@ class _Running:
         return sums.words()
 
     def _stop_reason(self) -> Halt | None:
-        """Asked between slices."""
+        """Return why the job must stop, or None; called between slices. Also adapts limits and reports new records."""
         setup, journal, trouble = self._setup, self._journal, self._node.queue.trouble
         self._pulse.beats += 1
         if self._in_flight is not None:
@@ -382,6 +412,7 @@ class _Running:
         return reason
 
     def _tell_of_record(self, journal: FactJournal) -> None:
+        """Report the first durable record, and a warning of the journal."""
         if self._advice and 0 < journal.durable < LAST_EPOCH and not self._node.is_ending:
             self._warn(self._advice)
             self._advice = ""
@@ -391,26 +422,28 @@ class _Running:
             journal.warning = None
 
     def _warn(self, text: str) -> None:
+        """Print a warning, on rank 0 through the sink."""
         if self._setup.sink is not None:
             self._setup.sink.notice(text)
         else:
             tell_line(self._setup.tool.name, f"{self._setup.itself}: {text}")
 
     def _tell(self, phase: int, report: Answer) -> None:
+        """Pass the counters of all ranks to the screen and to progress reports."""
         self._pulse.silent = report.silent
-        told = self._setup.tool.phase_name(phase), Totals(*report.totals), report.silent
+        progress = self._setup.tool.phase_name(phase), Totals(*report.totals), report.silent
         if self._desk is not None:
-            self._desk.tell(*told)
+            self._desk.tell(*progress)
         if self._setup.sink is not None:
-            self._setup.sink.progress(*told)
+            self._setup.sink.progress(*progress)
 
     def _end(self) -> None:
-        """Closes what is recorded, and removes what nobody will go on with."""
+        """Close the journal, and remove temporary files that no later run will use."""
         journal, rank, store = self._journal, self._rank, self._store
-        ended = journal is None or journal.close(JOURNAL_PATIENCE)  # before it is asked what is durable
-        if journal is None or (ended and journal.durable in (0, LAST_EPOCH)):  # else a resumed job needs what there is
+        ended = journal is None or journal.close(JOURNAL_PATIENCE)  # Closed first: then ``durable`` is final.
+        if journal is None or (ended and journal.durable in (0, LAST_EPOCH)):  # Otherwise a resume needs the files.
             unrecorded = journal is None or journal.durable == LAST_EPOCH
-            since = 1 if unrecorded else self._setup.job.run  # what earlier runs made is on record
+            since = 1 if unrecorded else self._setup.job.run  # The files of earlier runs are recorded.
             rank.stop_reason = rank.stop_reason or self._node.halted
             self._setup.tool.discard(rank, self._node.queue.forgotten(), since)
         rank.syncer.close()

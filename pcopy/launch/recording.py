@@ -1,6 +1,6 @@
-"""The recorders of a job (``pcopy.report.recorder``), and what they hear of its beginning and its end; on rank 0 only.
+"""The recorders of a job (``pcopy.report.recorder``), and their notification at its beginning and end; on rank 0 only.
 
-It is loaded where the user wants a file that tells of the job.
+This module is imported only if the user asks for a file that describes the job (``--metrics``, ``--report``).
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from pcopy.tasks.base.job import Sink, Totals
 
 
 class Recording:
+    """The recorders that the user has asked for."""
+
     def __init__(self, telling: Telling) -> None:
-        """Raises ``Refused`` if a file cannot be made."""
+        """Create the recorders; raise ``Refused`` if a file cannot be created."""
         recorders: list[Recorder] = []
         if telling.metrics:
             from pcopy.report.metrics import Metrics
@@ -32,7 +34,7 @@ class Recording:
         self._records = Records(recorders)
 
     def begin(self, screen: Screen, setup: RankSetup, preparation: Preparation, group: Group) -> Sink:
-        """The job begins: what is told to this is told to ``screen``, and to all recorders."""
+        """Notify the recorders that the job begins; return a sink that passes everything to them and to ``screen``."""
         tool, hosts = setup.tool, setup.hosts or [os.uname().nodename] * setup.transport.size
         facts = Facts(
             tool.name,
@@ -51,9 +53,10 @@ class Recording:
         return self._records.before(screen)
 
     def end(self, preparation: Preparation, ended: Ended, status: int) -> None:
-        """The job has ended, and its user was told."""
+        """Notify the recorders how the job ended, after the user was notified."""
         halted = told(ended.halted) if ended.halted is not None else ""
         self._records.end(End(status, ended.totals, halted, preparation.values, ended.gathered))
 
     def end_in_disorder(self, status: int) -> None:
+        """Notify the recorders that a rank failed."""
         self._records.end_in_disorder(status)

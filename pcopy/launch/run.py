@@ -1,7 +1,7 @@
-"""One job from its command line to its exit status, on ranks that are forked here or were started by a launcher.
+"""One job from its command line to its exit status, on forked ranks or on ranks that a launcher has started.
 
-Rules: a refusal touches nothing, is told by one rank, and ends all of them with status 2. Only rank 0 writes to
-standard output. Steps that a launcher's ranks do together are done by the one process alone where ranks are forked
+Rules: a refusal changes nothing, is reported by one rank, and ends all ranks with status 2. Only rank 0 writes to
+standard output. Steps that the ranks of a launcher do together are done by the single process if ranks are forked
 later.
 """
 
@@ -37,38 +37,43 @@ if TYPE_CHECKING:
     from pcopy.launch.recording import Recording
 
 SHARED_WITHIN = 3.0
-"""Seconds after which a job's file that rank 0 has made has to be seen by another host."""
+"""Seconds within which other hosts must see a job file that rank 0 created."""
 
 
 class Ranks(Group):
-    """How the ranks of a job are had: by forks, or from a launcher."""
+    """How the ranks of a job are started: by forks, or by a launcher."""
 
     def meet(self, words: Sequence[str]) -> None:
-        """All that were started run the same ``words``; raises ``Refused`` on all ranks alike."""
+        """Exchange the descriptions of all ranks; raise ``Refused`` on all ranks if they do not run the same
+        ``words``.
+        """
 
     def number(self, asked: int) -> int:
-        """How many there will be, if the user has asked for so many (0: has not said); raises ``Refused``."""
+        """Return the number of ranks if the user has asked for ``asked`` (0: for none); raise ``Refused``."""
         raise NotImplementedError
 
     def start(self, size: int, program: str) -> tuple[Any, NoticePipe | None]:
-        """Each rank is a process from now on: its transport, and what leads to rank 0."""
+        """Start the ranks as processes; return the transport, and the pipe for notices to rank 0."""
         raise NotImplementedError
 
     def work(self, setup: RankSetup) -> Ended:
-        """Runs the rank; raises ``JobAborted`` and ``Hindered``. A forked one ends in here."""
+        """Run this rank; raise ``JobAborted`` or ``Hindered``. A forked rank exits in this call."""
         raise NotImplementedError
 
     def lose(self, abort: JobAborted | Hindered, tool: Tool, advise: Callable[[], None]) -> None:
-        """Tells why the job ended in disorder, and by ``advise`` what to do, and ends all ranks."""
+        """Report why the job failed, call ``advise`` to print what to do, and end all ranks."""
         raise NotImplementedError
 
     def end(self) -> None:
-        """Rank 0 has told how the job ended: all may end."""
+        """Let all ranks exit, after rank 0 has reported how the job ended."""
 
 
 class _Begun(NamedTuple):
-    """The job as it is on all ranks, how many they are, what the user wants each to keep under way, and whether each is
-    to gather what a report tells."""
+    """The job as all ranks know it.
+
+    Fields: the job and how it is recorded, the number ``size`` of ranks, the number of operations ``in_flight`` (0:
+    automatic), and whether each rank ``gathers`` what a report needs.
+    """
 
     job: Job
     keeping: Keeping
@@ -78,9 +83,9 @@ class _Begun(NamedTuple):
 
 
 def run(command: Command, words: Sequence[str], ranks: Ranks) -> int:
-    """Runs the job, on this process's ranks; returns the exit status on which all ranks agree."""
+    """Run the job on this process's ranks; return the exit status on which all ranks agree."""
     signals = StopSignals()
-    prepared: list[Preparation] = []  # on rank 0, from then on
+    prepared: list[Preparation] = []  # filled on rank 0 only
     try:
         ranks.meet(words)
         on_all(ranks, kernel_name)
@@ -98,11 +103,12 @@ def run(command: Command, words: Sequence[str], ranks: Ranks) -> int:
 
 
 def _prepare(command: Command, words: Sequence[str], ranks: Ranks) -> Preparation:
+    """Return the prepared job of a command line; raise ``Refused``. Only called on rank 0."""
     try:
         preparation = command.prepare(words)
         preparation.words = words
         preparation.places = len({(*hello.place, hello.processes) for hello in ranks.hellos})
-    except ImportError as error:  # all ranks end in order, with one status
+    except ImportError as error:  # As a refusal it ends all ranks in order, with the same status.
         if text := missing_package(error):
             raise Refused(text) from None
         raise
@@ -111,6 +117,7 @@ def _prepare(command: Command, words: Sequence[str], ranks: Ranks) -> Preparatio
 
 
 def _run(tool: Tool, preparation: Preparation | None, ranks: Ranks, signals: StopSignals) -> int:
+    """Run a prepared job (None on all ranks but 0); return the exit status."""
     job, keeping, size, in_flight, gathers = _begin(preparation, ranks, signals)
     roots = on_all(
         ranks, partial(open_roots, job, compare_devices=ranks.hellos[ranks.rank].place == ranks.hellos[0].place)
@@ -124,9 +131,9 @@ def _run(tool: Tool, preparation: Preparation | None, ranks: Ranks, signals: Sto
             opened = on_root(ranks, lambda: preparation and _opened(tool, preparation.telling, stack))
             screen, recording = opened or (None, None)
             if not screen:
-                os.umask(0o077)  # as the preparation has done on rank 0
+                os.umask(0o077)  # The preparation has done the same on rank 0.
             signals.install()
-            sys.stderr.flush()
+            sys.stderr.flush()  # A forked rank would inherit buffered text, and print it again.
             transport, notices = ranks.start(size, tool.name)
         except (Refused, StoppedBefore):
             if preparation and preparation.kept:
@@ -156,7 +163,9 @@ def _run(tool: Tool, preparation: Preparation | None, ranks: Ranks, signals: Sto
 
 
 def _opened(tool: Tool, telling: Telling, stack: ExitStack) -> tuple[Screen, Recording | None]:
-    """On rank 0: all that the user has asked to be told by. Raises ``Refused``."""
+    """Return the screen, and the recorders if there are any; raise ``Refused`` if a file cannot be created. For
+    rank 0.
+    """
     screen = stack.enter_context(closing(open_screen(tool.name, tool.stages, telling, sys.stderr)))
     stack.push(partial(_withdraw, screen))
     if not (telling.metrics or telling.reports):
@@ -175,35 +184,41 @@ def _withdraw(screen: Screen, kind: object, error: BaseException | None, trace: 
 def _of_root(
     setup: RankSetup, preparation: Preparation, screen: Screen, recording: Recording | None, ranks: Ranks
 ) -> RankSetup:
-    """The job begins: what rank 0 alone has of it."""
+    """Return the setup of rank 0, and notify the user that the job begins."""
     screen.begin()
     _tell_kernels(screen, preparation, ranks)
     preparation.announce()
-    told = recording.begin(screen, setup, preparation, ranks) if recording else screen
-    setup = setup._replace(sink=preparation.sink(told), settle=preparation.settle, kept=preparation.kept)
+    sink = recording.begin(screen, setup, preparation, ranks) if recording else screen
+    setup = setup._replace(sink=preparation.sink(sink), settle=preparation.settle, kept=preparation.kept)
     if not preparation.telling.quiet:
         setup = setup._replace(steered=screen.steered)
     if setup.kept and setup.hosts and not preparation.telling.quiet:
-        # Launchers kill all ranks at once when one is lost: nobody can say this then.
+        # When a rank is lost, launchers kill all ranks immediately, so this must be printed before.
         setup = setup._replace(advice=f"if ranks are lost: {resuming(setup.keeping.directory)}")
     return setup
 
 
 def _begin(preparation: Preparation | None, ranks: Ranks, signals: StopSignals) -> _Begun:
-    """A job that is stored is stopped in order from now on."""
+    """Send the prepared job from rank 0 to all ranks; return it. Collective.
+
+    From now on signals stop a recorded job in order.
+    """
     if ranks.broadcast(preparation is not None and preparation.kept is not None):
         signals.install()
-        ranks.gather(None)
-    told = ranks.broadcast(on_root(ranks, lambda: _begun(preparation, ranks, signals)))
-    size, in_flight, gathers, job, keeping = told
+        ranks.gather(None)  # a barrier: all ranks handle signals before the job is prepared
+    begun = ranks.broadcast(on_root(ranks, lambda: _begun(preparation, ranks, signals)))
+    size, in_flight, gathers, job, keeping = begun
     if len(ranks.hellos) > 1:
-        signals.install()  # while ranks meet none may be killed by what others are about to heed
+        signals.install()  # A signal must not kill one rank during collective calls while the others handle it.
     roots = tuple(Root(**root) for root in job["roots"])
     options = options_from_primitives(job["options"])
     return _Begun(Job(**{**job, "roots": roots, "options": options}), Keeping(**keeping), size, in_flight, gathers)
 
 
 def _begun(preparation: Preparation | None, ranks: Ranks, signals: StopSignals) -> tuple[int, int, bool, Any, Any]:
+    """Complete the preparation for this number of ranks; return what all ranks must know, as primitive values.
+    For rank 0.
+    """
     assert preparation is not None
     size = ranks.number(preparation.ranks)
     begin = partial(preparation.begin, size)
@@ -215,16 +230,16 @@ def _begun(preparation: Preparation | None, ranks: Ranks, signals: StopSignals) 
 
 
 def _with_mounts(tool: Tool, job: Job, roots: Sequence[RootDescriptors], ranks: Ranks) -> Job:
-    """The job with what is mounted below its roots, which all hosts see alike."""
-    with closing(Mounts(job, roots, targets=tool.writes)) as below:
-        job = job._replace(mounts=agree_on_mounts(job, below, ranks))
-        if tool.writes and not job.options.dry_run:  # they do it by a file
-            show_same_targets(ranks, below, job, roots[0].target)
+    """Return the job with the mounts below its roots, after checking that all hosts see the same."""
+    with closing(Mounts(job, roots, targets=tool.writes)) as mounts:
+        job = job._replace(mounts=agree_on_mounts(job, mounts, ranks))
+        if tool.writes and not job.options.dry_run:  # This check creates a file.
+            show_same_targets(ranks, mounts, job, roots[0].target)
     return job
 
 
 def _store(preparation: Preparation | None, keeping: Keeping, ranks: Ranks, signals: StopSignals) -> None:
-    """Stores a job that is to be in its directory from the start, and has each host show that it sees it there."""
+    """Create the job directory if that must be done before the start, and check that each host sees it. Collective."""
     if not keeping.at_start:
         return
     kept = preparation.kept if preparation else None
@@ -244,7 +259,9 @@ def _store(preparation: Preparation | None, keeping: Keeping, ranks: Ranks, sign
 
 
 def _tell_kernels(screen: Screen, preparation: Preparation, ranks: Ranks) -> None:
-    """All do the same, but the one in Python more slowly: where hosts differ, the user may not have meant it."""
+    """Warn if hosts use different backends: they do the same, but the Python backend is slower. With -v, print
+    which one is used.
+    """
     if preparation.telling.quiet:
         return
     text = kernels(ranks.hellos)
@@ -255,6 +272,7 @@ def _tell_kernels(screen: Screen, preparation: Preparation, ranks: Ranks) -> Non
 
 
 def _advise(tool: Tool, preparation: Preparation | None, keeping: Keeping) -> None:
+    """Print how to resume the job after a failure."""
     if preparation:
         preparation.tell_how_to_go_on()
     elif keeping.directory and os.path.lexists(os.path.join(keeping.directory, b"job")):
@@ -262,8 +280,9 @@ def _advise(tool: Tool, preparation: Preparation | None, keeping: Keeping) -> No
 
 
 def _tell_end(tool: Tool, preparation: Preparation, ended: Ended, size: int) -> int:
+    """Print how the job ended; return the exit status."""
     try:
         return preparation.tell_end(ended, size)
     except HINDRANCES as error:
-        tell(tool.name, f"the end cannot be told: {hindrance(error)}")
+        tell(tool.name, f"cannot report how the job ended: {hindrance(error)}")
         return max(ended.status, INCOMPLETE)

@@ -1,7 +1,7 @@
-"""One rank's steering: limits, which ranks are active, and pauses, as the user wants them at the moment.
+"""Control of one rank: limits, the set of active ranks, and pauses, as the user wants them at the moment.
 
-Rank 0 knows what is wanted, from the job's options and from ``pcopy --control`` (``pcopy.launch.control``); its orders
-bring it to all ranks. ``Steersman`` fills ``pcopy.engine.steering.Steering``.
+Rank 0 knows the user's wishes, from the job's options and from ``pcopy --control`` (``pcopy.launch.control``). Its
+orders distribute them to all ranks. ``Steersman`` implements ``pcopy.engine.steering.Steering``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from pcopy.launch.limits import Allowed, Divided, Used
 from pcopy.named import NamedTuple
 
 INTERVAL = 0.1
-"""Seconds between two queries as long as there is a limit: for so long a rank that becomes idle keeps its share."""
+"""Seconds between two queries while there is a limit. A rank that becomes idle keeps its share for that long."""
 
 
 class Wanted(NamedTuple):
-    """What the user wants now: bytes and operations a second (0: any number), so many ``active`` ranks (0: all)."""
+    """The limits that the user wants: bytes and operations per second (0: none), number of active ranks (0: all),
+    and a pause.
+    """
 
     bwlimit: int = 0
     oplimit: int = 0
@@ -29,17 +31,22 @@ class Wanted(NamedTuple):
 
 
 class Steersman:
-    """Of the rank whose place is ``turn`` among ``ranks``: the first ones are active."""
+    """Applies the user's limits to one rank, and on rank 0 orders them for all."""
 
     def __init__(
         self, turn: int, ranks: int, throttle: Throttle, wanted: Wanted, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        """Start with the limits ``wanted``.
+
+        ``turn`` is the position of this rank in the order in which ranks are activated, of ``ranks``. ``clock`` returns
+        seconds.
+        """
         self.duty = Duty.ALL
         self.interval = inf
         self.wanted = wanted
-        """At rank 0: what is ordered with the next query."""
+        """On rank 0: the limits that the next query orders for all ranks."""
         self.obeyed = Wanted()
-        """What holds here."""
+        """The limits that apply to this rank."""
         self._turn = turn
         self._throttle = throttle
         self._clock = clock
@@ -50,11 +57,13 @@ class Steersman:
         self.obey((*wanted, *share))
 
     def orders(self) -> Orders:
+        """Return the orders for all ranks; on rank 0."""
         for divided, limit in zip(self._divided, self.wanted[:2], strict=True):
             divided.set(limit)
         return (*self.wanted, *(divided.share for divided in self._divided))
 
     def obey(self, orders: Orders) -> None:
+        """Apply the orders of rank 0."""
         *wanted, byte_share, operation_share = orders
         self.obeyed = now = Wanted(*wanted)
         self.duty = Duty.NOTES if now.paused else Duty.ADDRESSED if 0 < now.active <= self._turn else Duty.ALL
@@ -69,6 +78,7 @@ class Steersman:
             self._throttle.allow(byte_rate, operation_rate, held=now.paused)
 
     def report(self) -> Reported:
+        """Return what this rank has used, for rank 0."""
         found: list[float] = []
         now = self._clock()
         for bucket, allowed in zip((self._throttle.bytes, self._throttle.operations), self._allowed, strict=True):
@@ -77,6 +87,7 @@ class Steersman:
         return tuple(found)
 
     def heard(self, reported: Sequence[float]) -> None:
+        """Adapt the shares to the summed reports of all ranks; on rank 0."""
         now, width = self._clock(), len(Used._fields)
         for divided, sums in zip(self._divided, (reported[:width], reported[width:]), strict=True):
             divided.heard(Used(*sums), now)

@@ -1,7 +1,7 @@
-"""What a program is to those who start ranks: its ranks, what rank 0 prepares, and what the user is told.
+"""The interface between a program and the code that starts its ranks: its tasks, what rank 0 prepares, and its reports.
 
-A program on the engine is one ``Tool``, in a file of ``pcopy.tools``. The code that starts, runs, watches or shows
-ranks knows this class, and no program.
+A program on the engine is one ``Tool``, in a file of ``pcopy.tools``. The code that starts, runs, watches or displays
+ranks uses this class and knows no program.
 """
 
 from __future__ import annotations
@@ -28,44 +28,47 @@ from pcopy.walk.visitor import Visitor
 
 
 class Ended(NamedTuple):
-    """How a job ended, with the exact sums on rank 0, and why it ``halted``, if that was before all was done."""
+    """How a job ended, on rank 0: its exit status, the exact counters, and why it ``halted`` if it did not do
+    everything.
+    """
 
     status: int
     totals: Totals
     halted: Halt | None
     layouts: tuple[tuple[str, int], ...] = ()
-    """How many files have got which layout, as people read it; empty where there are no layouts."""
+    """Number of files per Lustre layout, described for people; empty if there are none."""
     gathered: bytes = b""
-    """What all ranks have said of themselves (``pcopy.tasks.base.rank_sums``), if that was wanted."""
+    """What all ranks report of their work (``pcopy.tasks.base.rank_sums``), if a report was asked for."""
     is_durable: bool = True
-    """False if the job has written more than is on record and on stable storage."""
+    """False if the job has written more than is recorded and on stable storage."""
 
 
 class JobDirector(Director, Protocol):
-    """What rank 0 asks between phases, and how the job ended."""
+    """Decides on rank 0 which phase follows, and holds how the job ended."""
 
     ended: Ended
+    """How the job ended."""
 
 
 Settle = Callable[[Rank, Totals], int]
-"""All items are settled: does what is left to do with them, and returns the exit status."""
+"""Does the remaining work when all items are processed; returns the exit status."""
 
 
 class Tool:
-    """A program that works on whole trees; what is its own each fills in."""
+    """A program that works on whole trees; each program is a subclass."""
 
     name: str
-    """It stands before each line."""
+    """Name of the program, which begins each line of its messages."""
     writes: bool
-    """May it write to the targets of its roots? All hosts have to see the same there."""
+    """True if the program may write to the targets of its roots, which all hosts must then see alike."""
     unfinished: int
-    """The exit status of a job that ends before all is done."""
+    """Exit status of a job that ends before everything is done."""
     spool_advice: str
-    """What the user can do where work that waits finds no room."""
+    """What the user can do if there is no space for waiting work."""
     stages: Stages
     """How progress is measured."""
     done = "copied"
-    """What has been done to an item that counts as ``Totals.copied``."""
+    """Word for what was done to an item that counts as ``Totals.copied``."""
     meanings: Mapping[int, str] = MappingProxyType(
         {
             OK: "all done",
@@ -75,85 +78,96 @@ class Tool:
             STOPPED: "stopped early",
         }
     )
-    """What the exit statuses mean, for people."""
+    """Meanings of the exit statuses, for people."""
     director: Callable[[Rank, Settle, int], JobDirector]
-    """Made with ``unfinished``, too."""
+    """Creates the director of a job; the last argument is ``unfinished``."""
     durable_before: tuple[int, ...] = (int(Phase.NAME),)
-    """The phases before which all that was done is on record."""
+    """Phases that begin only after everything before them is recorded."""
 
     def phase_name(self, phase: int) -> str:
-        """What users are told."""
+        """Return the name of a phase, for users."""
         return phase_name(phase)
 
     def first_counts(self, job: Job) -> list[int]:
-        """The roots that are directories; what is below them is counted as it is found."""
+        """Return the counters before the first task: roots that are directories count as found; items below them
+        count when they are found.
+        """
         first = [0] * counts.COUNTERS
         first[counts.FOUND] = first[counts.UNSCANNED] = sum(1 for root in job.roots if not root.item)
         return first
 
     def visitor(self, rank: Rank, result: Any, place: Place, attempt: int) -> Visitor:
-        """What gets the items that a task finds in a directory (``ScanDir``, ``ScanNames``)."""
+        """Return the visitor that receives the items that a task (``ScanDir``, ``ScanNames``) finds in a directory."""
         raise NotImplementedError
 
     def discard(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
-        """Removes what the run ``since``, or a later one, has begun and nobody will end.
+        """Remove temporary files that were created by the run ``since`` or a later one and will never be completed.
 
-        ``forgotten`` are the tasks that were dropped.
+        ``forgotten``: the tasks that were dropped.
         """
 
 
 class Preparation:
-    """A job, ready to be run, and what its user is told; on rank 0 only.
+    """A job that is ready to run, and what is reported to its user; on rank 0 only.
 
-    As it stands here, for a program that keeps no jobs.
+    This class serves programs that do not record jobs; others override it.
     """
 
     job: Job
+    """The job; final once ``begin`` was called."""
 
     def __init__(self, ranks: int, in_flight: int, telling: Telling) -> None:
-        """``ranks``: how many the user wants; 0: as many as is usual. Each keeps so many operations ``in_flight``; 0:
-        as many as are best."""
+        """Prepare a job.
+
+        Args:
+            ranks: number of ranks that the user wants; 0: the default.
+            in_flight: number of operations that each rank keeps under way; 0: automatic.
+            telling: what the user wants to be shown.
+        """
         self.began = time.monotonic()
         self.ranks = ranks
         self.in_flight = in_flight
         self.telling = telling
         self.kept: KeptJob | None = None
+        """The job directory; None if the job is not recorded."""
         self.words: Sequence[str] = ()
-        """The command line, without the program."""
+        """The command line, without the name of the program."""
         self.values: dict[str, object] = {}
-        """What ``--json`` shows, once the end was told."""
+        """The values of ``--json``, once the end was reported."""
         self.places = 1
-        """On how many hosts, or namespaces of one, there will be ranks; known when it is to ``begin``."""
+        """Number of hosts, or of namespaces on them, that have ranks; set before ``begin``."""
 
     @property
     def keeping(self) -> Keeping:
-        """What all ranks have to know of that."""
+        """How the job is recorded, for all ranks."""
         return Keeping()
 
     def begin(self, ranks: int) -> None:
-        """The number of ranks is known, and ``job`` is final from now on; raises ``Refused``."""
+        """Complete the preparation for this number of ranks; raise ``Refused``. Afterwards ``job`` is final."""
 
     def announce(self) -> None:
-        """Tells what is about to be done."""
+        """Print what the job is about to do."""
 
     def sink(self, screen: Sink) -> Sink:
-        """Where the job tells what happens."""
+        """Return the receiver of the job's progress, failures and notices; ``screen`` or one that passes them on
+        to it.
+        """
         return screen
 
     def settle(self, rank: Rank, totals: Totals) -> int:
-        """See ``Settle``."""
+        """Do the remaining work when all items are processed; return the exit status (``Settle``)."""
         raise NotImplementedError
 
     def tell_end(self, ended: Ended, ranks: int) -> int:
-        """Prints how it ended; returns the exit status."""
+        """Print how the job ended; return the exit status."""
         raise NotImplementedError
 
     def tell_how_to_go_on(self) -> None:
-        """After a rank has failed: what the user can do."""
+        """Print what the user can do after a rank has failed."""
 
 
 class Command(NamedTuple):
-    """A ``tool``, and how it makes a job of the user's words; ``prepare`` raises ``Refused``."""
+    """A ``tool``, and the function that prepares a job from the user's command line; it raises ``Refused``."""
 
     tool: Tool
     prepare: Callable[[Sequence[str]], Preparation]

@@ -1,1 +1,1 @@
-"""What people and programs are told of a job."""
+"""Output about a job, for people and for programs."""

@@ -1,8 +1,10 @@
-"""Which screen the user gets: a bar where that can be drawn, else lines, for people or for programs, or none.
+"""The display of a running job: a bar on a terminal that can show one, else lines for people or programs, or nothing.
 
-The bar is two lines at the foot of a terminal, failures and notices above them. Rules: rich is imported with the first
-drawing, so that short jobs do not pay for it. No thread redraws: ranks are processes that fork. The cursor stays
-visible, so that a killed job leaves the terminal as it was. Where that is narrow, the less important goes first.
+The bar consists of two lines at the bottom of the terminal, with failures and notices above them. Rules:
+- rich is imported when the bar is first drawn, so that short jobs do not pay for it.
+- No thread redraws: ranks are forked processes.
+- The cursor remains visible, so that a killed job leaves the terminal as it was.
+- On a narrow terminal the less important values are omitted first.
 """
 
 from __future__ import annotations
@@ -27,22 +29,23 @@ if TYPE_CHECKING:
     from pcopy.report.lines_file import LinesFile
 
 PLAIN_INTERVAL = 10.0
-"""Seconds between two lines of progress in a file or a batch system's output."""
+"""Seconds between two lines of progress in a file or in the output of a batch system."""
 BAR_INTERVAL = 0.5
-"""Seconds between two pictures of the bar."""
+"""Seconds between two updates of the bar."""
 JSON_INTERVAL = 1.0
 """Seconds between two lines of ``--progress json``."""
 
 _LEAST_BAR = 8
-"""Columns below which no bar is drawn, but the numbers alone."""
+"""Minimum width of the bar in columns; on narrower terminals only the numbers are shown."""
 
 
 class BarScreen(Screen):
     """Progress as a bar. ``stream`` is a terminal."""
 
     console: Console | None = None
-    """Made for the terminal at the first drawing if there is none."""
+    """The terminal as rich sees it; created at the first update unless it is set."""
     _live: Live | None = None
+    """The updated area of the terminal; None before the first update."""
 
     def close(self) -> None:
         live, self._live = self._live, None
@@ -51,12 +54,14 @@ class BarScreen(Screen):
         super().close()
 
     def _draw(self, phase: str, totals: Totals, reading: Reading, silent: Sequence[int]) -> None:
+        """Update the bar."""
         live = self._started()
         console = live.console
         picture = render(self._title(phase), reading, silent, console.width, plain=console.options.ascii_only)
         live.update(picture, refresh=True)
 
     def _show(self, line: str) -> None:
+        """Print a line above the bar."""
         if self._live is None:
             super()._show(line)
             return
@@ -66,6 +71,7 @@ class BarScreen(Screen):
         console.print(Text(drawable(line, console.encoding)), soft_wrap=True)
 
     def _started(self) -> Live:
+        """Return the updated area, which is created at the first call."""
         if self._live is None:
             from rich.console import Console
             from rich.live import Live
@@ -81,7 +87,7 @@ class BarScreen(Screen):
 
 
 def render(phase: str, reading: Reading, silent: Sequence[int], width: int, *, plain: bool = False) -> Group:
-    """The two lines, for a terminal of ``width`` columns; ``plain``: in ASCII."""
+    """Return the two lines for a terminal of ``width`` columns; ``plain``: use ASCII only."""
     from rich.cells import cell_len
     from rich.console import Group
     from rich.progress_bar import ProgressBar
@@ -109,9 +115,10 @@ def render(phase: str, reading: Reading, silent: Sequence[int], width: int, *, p
 
 
 def details(reading: Reading, silent: Sequence[int], width: int) -> str:
-    """Counts and rates in up to ``width`` characters: what matters least is left out first.
+    """Return counts and rates in up to ``width`` characters; less important values are omitted if there is not enough
+    space.
 
-    Failures and bytes stay, even where they are too long.
+    Failures and bytes are always included, even if they are longer.
     """
     parts = {
         "failed": f"{reading.failed:,} failed" if reading.failed else "",
@@ -133,10 +140,10 @@ def details(reading: Reading, silent: Sequence[int], width: int) -> str:
 def open_screen(
     program: str, stages: Stages, telling: Telling, stderr: TextIO, clock: Clock = time.monotonic
 ) -> Screen:
-    """The screen that the user wants, on ``stderr``; opens its files. For rank 0 only.
+    """Return the display that the user wants, on ``stderr``, and open its files; on rank 0 only.
 
-    A bar needs a terminal that can move its cursor, and rich; elsewhere lines take its place. Raises ``Refused`` if a
-    file cannot be made.
+    A bar needs a terminal whose cursor can be moved, and rich. Otherwise lines are printed. Raise ``Refused`` if a file
+    cannot be created.
     """
     files = _opened({"errors": telling.errors, "log": telling.log}, telling.umask)
     kind: type[Screen] = PlainScreen
@@ -154,7 +161,9 @@ def open_screen(
 
 
 def _opened(paths: Mapping[str, bytes | None], umask: int | None) -> list[LinesFile | None]:
-    """Open the files of these options, in their order; raise ``Refused`` and leave none of them if one cannot be."""
+    """Open the files of these options, in their order; raise ``Refused`` and remove all of them if one cannot be
+    opened.
+    """
     if not any(path is not None for path in paths.values()):
         return [None] * len(paths)
     from pcopy.report.lines_file import LinesFile
@@ -165,13 +174,14 @@ def _opened(paths: Mapping[str, bytes | None], umask: int | None) -> list[LinesF
             files.append(None if path is None else LinesFile(path, option, umask))
     except BaseException:
         for file in filter(None, files):
-            with suppress(OSError):  # the first error is the one that is shown
+            with suppress(OSError):  # Only the first error is reported.
                 file.withdraw()
         raise
     return files
 
 
 def _can_draw(stream: TextIO) -> bool:
+    """True if ``stream`` is a terminal that can show a bar, and rich is installed."""
     if not stream.isatty() or os.environ.get("TERM", "") in {"", "dumb", "unknown"}:
         return False
     from importlib.util import find_spec

@@ -1,11 +1,11 @@
-"""How far a job is, how fast it goes and how long it will take, from the totals that are known now and then.
+"""Progress, rates and remaining time of a job, computed from its counters at different times.
 
-What is done is measured in *weight*: the bytes that were handled, plus ``ITEM_WEIGHT`` for each item, since trees of
-small files take their time by the item and large files by the byte. Bytes are handled when they have moved, or when
-their file was skipped or has failed. A file that fails half way counts twice there, and a clone moves no bytes; so the
-sum is bounded by what was found, never goes back, and is whole only when every item is done.
+Progress is measured as *weight*: the bytes that were handled, plus ``ITEM_WEIGHT`` for each item, since small files
+take time per item and large files per byte. Bytes are handled when they were moved, or when their file was skipped or
+has failed. A file that fails half way counts twice, and a clone moves no bytes. So the sum is limited to what was
+found, never decreases, and is complete only when every item is done.
 
-A job has *stages*, each measured on its own, as its program says (``pcopy.tools``).
+A job has *stages*, each measured separately, as its program defines (``pcopy.tools``).
 """
 
 from __future__ import annotations
@@ -19,23 +19,27 @@ from pcopy.text import counted
 from pcopy.units import show_clock, show_size
 
 ITEM_WEIGHT = 128 << 10
-"""What an item takes, as the bytes that move in the same time."""
+"""Weight of an item: the number of bytes that are moved in the same time."""
 
 WINDOW = 15.0
-"""Seconds that the current rate looks back."""
+"""Length in seconds of the period over which the current rate is computed."""
 
 _ALMOST = 0.999
-"""The most that is shown before all is over: 100 % would be taken for the end."""
+"""Maximum fraction that is shown before everything is done: 100 % would be understood as the end."""
 _NAMED_RANKS = 8
-"""Silent ranks that one line names."""
+"""Number of silent ranks that are named in one line."""
 
 
 class Reading(NamedTuple):
-    """One look at the gauge. Times in seconds, rates in bytes per second, ``item_rate``s in items per second.
+    """Progress at one time. Times are in seconds, rates in bytes per second, and item rates in items per second.
 
-    ``elapsed`` is the job's, all else its stage's. ``fraction`` (0 to 1) is None as long as the total is not known,
-    ``left`` as long as it cannot be told. ``scanning``: the total will be known later. ``measured`` is false where
-    nothing is counted while it is done: items and bytes are just those of the job then.
+    Fields:
+    - ``elapsed``: time since the start of the job. All other fields are those of the current stage.
+    - ``fraction``: completed part, 0 to 1; None while the total is unknown.
+    - ``left``: estimated remaining time; None while it cannot be estimated.
+    - ``failed``: number of failed items of the job.
+    - ``scanning``: True if the total is still unknown and will be known later.
+    - ``measured``: False if the stage has no counters of its own; then items and bytes are those of the job.
     """
 
     elapsed: float
@@ -55,7 +59,10 @@ class Reading(NamedTuple):
 
 
 class Done(NamedTuple):
-    """How much a stage has done, and of how much; ``moved``: the bytes that make its rate, ``final``: all is known."""
+    """Amount of work that a stage has done, and its total.
+
+    ``moved``: bytes from which the rate is computed. ``final``: True if the total is known.
+    """
 
     items: int
     items_whole: int
@@ -66,7 +73,13 @@ class Done(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """A part of a job that is measured on its own. ``scans``: its whole is found while it goes on."""
+    """A part of a job that is measured separately.
+
+    Fields:
+    - ``measure``: returns the amount of work from the counters.
+    - ``scans``: True if its total is found while it runs.
+    - ``measured``: False if it has no counters of its own.
+    """
 
     measure: Callable[[Totals], Done]
     scans: bool = False
@@ -74,11 +87,13 @@ class Stage(NamedTuple):
 
 
 Stages = Mapping[str, Stage]
-"""By the names of phases. The first one begins the job, and is that of all phases that are not named."""
+"""Stages by the names of phases. The first one is the stage at the start of the job, and of all phases that are
+not named.
+"""
 
 
 class Gauge:
-    """Turns totals into readings; ``now`` is in seconds on any clock that does not go back."""
+    """Computes progress from counters; ``now`` is in seconds of a clock that never goes back."""
 
     def __init__(self, now: float, stages: Stages) -> None:
         self._start = now
@@ -87,13 +102,14 @@ class Gauge:
         self._begin(self._usual, now, 0, 0, 0)
 
     def _begin(self, stage: Stage, now: float, moved: int, items: int, weight: int) -> None:
+        """Start a stage with these values of bytes moved, items and weight."""
         self._stage = stage
         self._bytes_done = 0
         self._first = (now, moved, items, weight)
         self._samples = deque([self._first])
 
     def enter(self, now: float, phase: str, totals: Totals) -> None:
-        """From now on the job is in this phase. Costs nothing where that is the same stage as before."""
+        """Register that the job is in ``phase``; has no effect if that belongs to the current stage."""
         stage = self._stages.get(phase, self._usual)
         if stage is not self._stage:
             done = stage.measure(totals)
@@ -101,6 +117,7 @@ class Gauge:
             self._begin(stage, now, done.moved, done.items, weight)
 
     def read(self, now: float, totals: Totals) -> Reading:
+        """Return the progress at the time ``now``."""
         done = self._stage.measure(totals)
         is_over = done.final and 0 < done.items_whole <= done.items
         handled = done.bytes_whole if is_over else min(done.bytes, done.bytes_whole)
@@ -138,43 +155,45 @@ class Gauge:
 
 
 def percent(reading: Reading) -> str:
-    """``45.2 %``, rounded down; ``scanning`` while the total is not known yet, empty where it never is."""
+    """Return ``45.2 %``, rounded down; ``scanning`` while the total is still unknown; empty if it will never be
+    known.
+    """
     if reading.fraction is None:
         return "scanning" if reading.scanning else ""
     return f"{int(reading.fraction * 1000) / 10:.1f} %"
 
 
 def items(reading: Reading) -> str:
-    """``3 of 7 items``; ``7 items`` where nothing is measured."""
+    """Return ``3 of 7 items``; ``7 items`` if the stage is not measured."""
     if not reading.measured:
         return counted(reading.items_done, "item", "items")
     return f"{reading.items_done:,} of {counted(reading.items_found, 'item', 'items')}"
 
 
 def sizes(reading: Reading) -> str:
-    """``1.20 GiB of 3.40 GiB``; ``3.40 GiB`` where nothing is measured."""
+    """Return ``1.20 GiB of 3.40 GiB``; ``3.40 GiB`` if the stage is not measured."""
     if not reading.measured:
         return show_size(reading.bytes_done)
     return f"{show_size(reading.bytes_done)} of {show_size(reading.bytes_found)}"
 
 
 def rate(reading: Reading) -> str:
-    """``12.3 MiB/s``; empty where nothing is measured."""
+    """Return ``12.3 MiB/s``; empty if the stage is not measured."""
     return f"{show_size(reading.rate)}/s" if reading.measured else ""
 
 
 def mean_rate(reading: Reading) -> str:
-    """``mean 12.3 MiB/s``; empty where nothing is measured."""
+    """Return ``mean 12.3 MiB/s``; empty if the stage is not measured."""
     return f"mean {show_size(reading.mean_rate)}/s" if reading.measured else ""
 
 
 def remaining(reading: Reading) -> str:
-    """``0:12 left``; empty where it cannot be told."""
+    """Return ``0:12 left``; empty if the remaining time cannot be estimated."""
     return "" if reading.left is None else f"{show_clock(reading.left)} left"
 
 
 def silence(ranks: Sequence[int]) -> str:
-    """``no answer from rank 3, 5``; empty if all have answered."""
+    """Return ``no answer from rank 3, 5``; empty if all ranks have answered."""
     if not ranks:
         return ""
     more = f" and {len(ranks) - _NAMED_RANKS} more" if len(ranks) > _NAMED_RANKS else ""

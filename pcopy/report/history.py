@@ -1,6 +1,6 @@
-"""What a report remembers of a job while it runs, in bounded memory: how the sums grew, the phases, and the failures.
+"""Data for a report, collected while a job runs, in bounded memory: counters over time, phases, and failures.
 
-A sample holds the sums at one time, so that leaving samples out loses none of what they count.
+A sample holds the sums at one time, so that omitting samples loses none of what they count.
 """
 
 from __future__ import annotations
@@ -13,18 +13,28 @@ from pcopy.report.screen import failure_values
 from pcopy.tasks.base.job import Failure, Totals
 
 MOST_SAMPLES = 600
-"""Samples that are kept; where there would be more, every second one goes. A chart has no more columns."""
+"""Maximum number of samples. If there would be more, every second one is removed. A chart has no more columns."""
 
 MOST_KINDS = 200
-"""Kinds of failures that are told apart: an operation may name an attribute, which is the file owner's choice."""
+"""Maximum number of kinds of failures that are counted separately. An operation may contain the name of an
+attribute, which the file's owner chooses freely.
+"""
 
 FIRST_FAILURES = 100
-"""Failures that are kept; all of them are in the file of ``--errors``."""
+"""Maximum number of failures that are stored completely; the file of ``--errors`` has all of them."""
 
 
 class Sample(NamedTuple):
-    """Sums of this run after so many ``seconds``: ``items`` that are settled, bytes that have ``moved``, ``checked``
-    items and ``read_back`` bytes of the verification, and ``failed`` items."""
+    """Sums of this run at one time.
+
+    Fields:
+    - ``seconds``: time since the run began.
+    - ``items``: completed items (copied, skipped or failed).
+    - ``moved``: bytes moved.
+    - ``checked``: items that the verification has compared.
+    - ``read_back``: bytes that the verification has read.
+    - ``failed``: failed items.
+    """
 
     seconds: float
     items: int
@@ -35,19 +45,20 @@ class Sample(NamedTuple):
 
     @classmethod
     def of(cls, seconds: float, totals: Totals, before: Totals) -> Sample:
-        """``before`` are the sums of earlier runs."""
+        """Return the sample of the counters ``totals``, without the counters ``before`` of earlier runs."""
         sums = [each - other for each, other in zip(_sums(totals), _sums(before), strict=True)]
         return cls(round(seconds, 3), *sums)
 
 
 def _sums(totals: Totals) -> tuple[int, ...]:
-    settled = totals.copied + totals.skipped + totals.failed
+    """Return the sums of a sample from the counters of a job."""
+    completed = totals.copied + totals.skipped + totals.failed
     checked = totals.verified + totals.refuted
-    return settled, totals.moved, checked, totals.verified_bytes, totals.failed
+    return completed, totals.moved, checked, totals.verified_bytes, totals.failed
 
 
 class PhaseTime(NamedTuple):
-    """The job was in this phase from then on, in seconds since it began, and for so long."""
+    """A phase of a job: its name, when it ``began`` in seconds since the job began, and how many seconds it lasted."""
 
     phase: str
     began: float
@@ -55,7 +66,7 @@ class PhaseTime(NamedTuple):
 
 
 class History:
-    """``now`` is in seconds of a clock that does not go back."""
+    """Counters over time, and phases; ``now`` is in seconds of a clock that never goes back."""
 
     def __init__(self, now: float, before: Totals, most: int = MOST_SAMPLES) -> None:
         self._start = now
@@ -67,7 +78,7 @@ class History:
         self._end = 0.0
 
     def add(self, now: float, phase: str, totals: Totals) -> None:
-        """An empty ``phase`` stands for the last one."""
+        """Add the counters at the time ``now``; an empty ``phase`` stands for the current one."""
         self._end = seconds = now - self._start
         if phase and (not self._begun or self._begun[-1][0] != phase):
             self._begun.append((phase, seconds if self._begun else 0.0))
@@ -81,7 +92,7 @@ class History:
             self._step = 2 * sample.seconds / self._most
 
     def phases(self) -> list[PhaseTime]:
-        """All until now."""
+        """Return all phases until now."""
         if not self._begun:
             return []
         ends = [*(began for _, began in self._begun[1:]), self._end]
@@ -92,7 +103,7 @@ class History:
 
 
 class FailureKind(NamedTuple):
-    """A ``number`` of failures in which an ``operation`` met an ``errno``, and the first one of them."""
+    """A number of failures with the same operation and errno; ``example`` is the first of them."""
 
     operation: str
     errno: int
@@ -101,13 +112,16 @@ class FailureKind(NamedTuple):
 
 
 class FailureSums:
+    """Failures of a job: their numbers by kind, and the first ones completely."""
+
     def __init__(self) -> None:
         self.first: list[Failure] = []
         self.others = 0
-        """Failures of further kinds than are told apart."""
+        """Number of failures whose kind is not counted separately."""
         self._kinds: dict[tuple[str, int], tuple[int, Failure]] = {}
 
     def add(self, failures: Sequence[Failure]) -> None:
+        """Add failures."""
         self.first += failures[: max(0, FIRST_FAILURES - len(self.first))]
         for failure in failures:
             kind = failure.operation, failure.errno
@@ -118,20 +132,20 @@ class FailureSums:
                 self.others += 1
 
     def kinds(self) -> list[FailureKind]:
-        """The most frequent ones first."""
-        kinds = [FailureKind(*kind, *counted) for kind, counted in self._kinds.items()]
+        """Return the kinds, the most frequent first."""
+        kinds = [FailureKind(*kind, *count_and_example) for kind, count_and_example in self._kinds.items()]
         return sorted(kinds, key=lambda kind: (-kind.number, kind.operation, kind.errno))
 
     def values(self) -> dict[str, object]:
-        """For programs."""
+        """Return the failures for the JSON report."""
         kinds = []
         for kind in self.kinds():
-            told = failure_values(kind.example)
+            shown_values = failure_values(kind.example)
             reason = os.strerror(kind.errno) if kind.errno else ""
-            example = {key: told[key] for key in ("path", "path_b64", "message")}
+            example = {key: shown_values[key] for key in ("path", "path_b64", "message")}
             kinds.append(
                 {
-                    "operation": told["operation"],
+                    "operation": shown_values["operation"],
                     "errno": kind.errno,
                     "reason": reason,
                     "count": kind.number,

@@ -1,5 +1,6 @@
-"""Files of JSON lines that are written while a job runs: all failures (``--errors``), what becomes of each item
-(``--log``)."""
+"""Files of JSON lines that are written while a job runs: all failures (``--errors``), and the outcome of each
+item (``--log``).
+"""
 
 from __future__ import annotations
 
@@ -18,19 +19,19 @@ from pcopy.tasks.base.itemized import Itemized, ItemLine
 from pcopy.text import shown
 
 BEGINNINGS = {"errors": b'{"path": "', "log": b'{"action": "'}
-"""Of each line, by the option that names the file."""
+"""Beginning of each line of a file, by the option that names the file."""
 
 CALLED = {"errors": "errors file", "log": "log"}
-"""What people call the files."""
+"""Names of the files in messages, by option."""
 
 
 def path_values(path: bytes) -> dict[str, str]:
-    """``path`` as it is shown, and its exact bytes."""
+    """Return a path as it is shown to users, and its exact bytes in Base64."""
     return {"path": shown(path), "path_b64": b2a_base64(path, newline=False).decode("ascii")}
 
 
 def item_json(item: ItemLine) -> str:
-    """One JSON object on one line (docs/formats/log.md)."""
+    """Return the outcome of an item as a JSON object on one line (docs/formats/log.md)."""
     values: dict[str, object] = {
         "action": item.action,
         **path_values(item.path),
@@ -44,14 +45,20 @@ def item_json(item: ItemLine) -> str:
 
 
 def items_json(items: Sequence[Itemized]) -> Iterator[str]:
+    """Yield the lines of all items."""
     return (item_json(item) for each in items for item in each.each())
 
 
 def refusal(option: str, status: os.stat_result, beginning: bytes) -> str:
-    """Return why a regular file must not become that of ``option``, or nothing if it may.
+    """Return why the file of ``option`` must not be an existing regular file; empty if it may.
 
-    It is emptied and written through, so all its names would lose what they hold. Where the option's value was
-    forgotten, the file is one that the shell has named.
+    The file is truncated and overwritten, so it would be lost under all of its names. If the value of the option was
+    omitted, the file is the next word of the command line, perhaps one that the shell inserted.
+
+    Args:
+        option: the option that names the file.
+        status: status of the existing file.
+        beginning: its first bytes.
     """
     if status.st_nlink > 1:
         return "has other names (hard links), which would be emptied too; name another file"
@@ -61,13 +68,13 @@ def refusal(option: str, status: os.stat_result, beginning: bytes) -> str:
 
 
 class LinesFile:
-    """One JSON object a line, written through with each batch.
+    """A file of JSON lines, flushed after each batch.
 
-    ``option`` is the one that names the file, and ``what`` is what people call it.
+    ``what`` is the name of the file in messages.
     """
 
     def __init__(self, path: bytes, option: str, umask: int | None = None) -> None:
-        """Opens the file, made with mode 0666 without ``umask``; raises ``Refused`` if that is not possible."""
+        """Open the file of ``option``, or create it with mode 0666 and ``umask``; raise ``Refused`` if that fails."""
         self.path = path
         self.what = CALLED[option]
         try:
@@ -75,31 +82,31 @@ class LinesFile:
                 opened = open_to_write(path)
         except OSError as error:
             raise Refused(f"{shown(path)}: cannot write the {self.what}: {error.strerror}") from None
-        # Closed in ``close``. It is ASCII, but that codec might have to be loaded yet.
+        # Closed in ``close``. The contents are ASCII, but the ASCII codec might not be loaded yet.
         self._file = open(opened.descriptor, "w", encoding="utf-8")  # noqa: SIM115
         self._created = opened.path if opened.created else b""
         status = os.fstat(opened.descriptor)
         self._is_emptied = stat.S_ISREG(status.st_mode) and not opened.inherited
-        """Does it hold only what this program writes?"""
+        """True if ``begin`` truncates the file: a regular file that this process opened itself."""
         if self._is_emptied:
             self._refuse_others(option, status)
 
     def _refuse_others(self, option: str, status: os.stat_result) -> None:
-        """Raise ``Refused`` if something else has taken the name since ``check_outputs`` looked at it."""
+        """Raise ``Refused`` if another file has taken the name since ``check_outputs`` examined it."""
         try:
             beginning = os.pread(self._file.fileno(), max(map(len, BEGINNINGS.values())), 0)
-            why = refusal(option, status, beginning)
+            reason = refusal(option, status, beginning)
         except OSError as error:
-            why = f"is there already, and cannot be read: {error.strerror}"
-        if why:
+            reason = f"is there already, and cannot be read: {error.strerror}"
+        if reason:
             self._file.close()
-            raise Refused(f"{shown(self.path)}: {why}")
+            raise Refused(f"{shown(self.path)}: {reason}")
 
     def begin(self) -> None:
-        """Drops what an earlier job has left; what stands in a file that was inherited stays.
+        """Truncate the file, once the job will not be refused any more; raise ``OSError``.
 
-        So does what stands in a file with the attribute ``chattr +a``, to which the system lets nobody do more than
-        append. Raises ``OSError``.
+        An inherited file keeps its contents. So does a file with the attribute ``chattr +a``, which permits appending
+        only.
         """
         if self._is_emptied:
             try:
@@ -109,9 +116,9 @@ class LinesFile:
                     raise
 
     def withdraw(self) -> None:
-        """Close the file, and remove it if it was created for this job and is empty. Raises ``OSError``.
+        """Close the file, and remove it if it was created for this job and is empty. Raise ``OSError``.
 
-        If another file has taken its name, that one stays.
+        If another file has taken its name, that one is not removed.
         """
         status = os.fstat(self._file.fileno())
         self._file.close()
@@ -122,16 +129,16 @@ class LinesFile:
             present = os.stat(directory.name, dir_fd=directory.descriptor, follow_symlinks=False)
             if (present.st_dev, present.st_ino) == (status.st_dev, status.st_ino):
                 os.unlink(directory.name, dir_fd=directory.descriptor)
-        except FileNotFoundError:  # somebody else has removed it
+        except FileNotFoundError:  # Another process has removed it.
             return
         finally:
             let_go(directory.descriptor)
 
     def write(self, lines: Iterable[str]) -> None:
-        """Raises ``OSError``; then only ``close`` may follow."""
+        """Write lines and flush them; raise ``OSError``, after which only ``close`` may be called."""
         self._file.writelines(f"{line}\n" for line in lines)
         self._file.flush()
 
     def close(self) -> None:
-        """Raises ``OSError`` where what was written did not arrive."""
+        """Close the file; raise ``OSError`` if contents could not be written."""
         self._file.close()

@@ -1,8 +1,9 @@
-"""``--metrics``: what a job counts, as text that Prometheus' node_exporter hands on (docs/formats/metrics.md).
+"""``--metrics``: counters of a job as text for the textfile collector of Prometheus' node_exporter
+(docs/formats/metrics.md).
 
-Rules: each file is valid by itself, and beside others in one directory, since a series has the file's own name as its
-label. How the last run ended is told while the next one runs, too. The names say their units; a name with ``_total``
-begins at 0 with each job.
+Rules: each file is valid by itself, and together with others in one directory, since each series has the name of the
+file as a label. The outcome of the last run remains in the file while the next one runs. Metric names contain their
+units. A metric with ``_total`` in its name starts at 0 with each job.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from pcopy.tasks.base.job import Totals
 from pcopy.text import shown
 
 METRICS_INTERVAL = 15.0
-"""Seconds between two versions of the file: as often as Prometheus asks for them, unless it is told otherwise."""
+"""Default of the seconds between two updates of the file: the usual scrape interval of Prometheus."""
 
 ENDING = b".prom"
-"""Of the files that node_exporter reads."""
+"""File name extension that node_exporter requires."""
 
 _MOST = 1 << 20
-"""Bytes of an older file that are looked at."""
+"""Maximum number of bytes that are read from an older file."""
 
 
 class _Last(NamedTuple):
-    """How the last run that has ended did so; times in seconds since 1970, None: none has."""
+    """Outcome of the last run that has ended; times are in seconds since 1970, None if there is no such run."""
 
     status: int | None = None
     finished: float | None = None
@@ -40,7 +41,10 @@ class _Last(NamedTuple):
 
 
 class _Sample(NamedTuple):
-    """A series without its prefix and its first label: ``labels`` are further ones, values None are left out."""
+    """A metric, without the prefix of its name and without its first label.
+
+    ``labels`` are further ones. A metric whose value is None is omitted.
+    """
 
     name: str
     kind: str
@@ -50,7 +54,7 @@ class _Sample(NamedTuple):
 
 
 class Metrics(Recorder):
-    """The file of one job."""
+    """The metrics file of one job."""
 
     def __init__(
         self,
@@ -60,7 +64,15 @@ class Metrics(Recorder):
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """``interval`` is in seconds of ``clock``; ``wall`` counts from 1970. Raises ``Refused``."""
+        """Open the directory of the file; raise ``Refused`` if no file can be created there.
+
+        Args:
+            path: the file.
+            umask: for new files; None: the process's umask.
+            interval: seconds of ``clock`` between two updates; None: the default.
+            clock: returns seconds of a clock that never goes back.
+            wall: returns seconds since 1970.
+        """
         self._file = OutputFile(path, umask)
         self._interval = interval or METRICS_INTERVAL
         self._clock = clock
@@ -92,6 +104,7 @@ class Metrics(Recorder):
         self._file.close()
 
     def _write(self, totals: Totals, silent: Sequence[int]) -> None:
+        """Write the current metrics; report the first error only."""
         now = self._clock()
         self._due = now + self._interval
         reading = self._gauge.read(now, totals) if self._ended is None else None
@@ -104,11 +117,13 @@ class Metrics(Recorder):
                 self._notice(f"{shown(self._file.path)}: cannot write the metrics: {reason}")
 
     def _text(self, totals: Totals, silent: Sequence[int], reading: Reading | None) -> str:
+        """Return the contents of the file."""
         file = shown(self._file.name.removesuffix(ENDING))
         samples = [*self._job(silent), *_counted(totals, self._facts.done), *_forecast(reading), *self._ends()]
         return "".join(_lines(self._facts.program, file, samples))
 
     def _job(self, silent: Sequence[int]) -> Iterator[_Sample]:
+        """Yield metrics that describe the job."""
         facts = self._facts
         roots = facts.job.roots
         labels = {
@@ -117,7 +132,7 @@ class Metrics(Recorder):
             "source": shown(roots[0].source_shown) if len(roots) == 1 else f"{len(roots)} sources",
             "destination": shown(roots[0].target_shown) if facts.writes else "",
         }
-        yield _Sample("job_info", "gauge", "The job that the file tells of; the value is 1.", 1, (*labels.items(),))
+        yield _Sample("job_info", "gauge", "The job that the file describes; the value is 1.", 1, (*labels.items(),))
         is_running = self._ended is None
         yield _Sample("running", "gauge", "1 while the job runs, else 0.", int(is_running))
         if is_running and self._phase:
@@ -125,22 +140,23 @@ class Metrics(Recorder):
             yield _Sample("phase_info", "gauge", "The phase that the job is in; the value is 1.", 1, phase)
         started = round(facts.started, 3)
         yield _Sample("started_timestamp_seconds", "gauge", "When this run has begun.", started)
-        yield _Sample("runs", "gauge", "How often the job was begun or gone on with.", facts.job.run)
+        yield _Sample("runs", "gauge", "How often the job was started or resumed.", facts.job.run)
         yield _Sample("ranks", "gauge", "Processes that share the work.", len(facts.hosts))
         if is_running:
             yield _Sample("silent_ranks", "gauge", "Ranks that have not answered lately.", len(silent))
 
     def _ends(self) -> Iterator[_Sample]:
+        """Yield metrics about the last run that has ended."""
         last = self._last
-        what = "exit status of the last run that has ended."
-        yield _Sample("last_exit_status", "gauge", f"The {what}", last.status)
+        text = "exit status of the last run that has ended."
+        yield _Sample("last_exit_status", "gauge", f"The {text}", last.status)
         yield _Sample("finished_timestamp_seconds", "gauge", "When the last run has ended.", last.finished)
-        what = "When a run has ended with status 0 for the last time."
-        yield _Sample("last_success_timestamp_seconds", "gauge", what, last.succeeded)
+        text = "When a run has ended with status 0 for the last time."
+        yield _Sample("last_success_timestamp_seconds", "gauge", text, last.succeeded)
 
 
 def _counted(totals: Totals, done: str) -> Iterator[_Sample]:
-    """Of the whole job, with its earlier runs."""
+    """Yield the counters of the whole job, including its earlier runs."""
     yield _Sample("found_items", "gauge", "Items found up to now.", totals.found)
     yield _Sample("found_bytes", "gauge", "Bytes of the regular files found up to now.", totals.found_bytes)
     for name, text, value in (
@@ -161,14 +177,16 @@ def _counted(totals: Totals, done: str) -> Iterator[_Sample]:
 
 
 def _forecast(reading: Reading | None) -> Iterator[_Sample]:
+    """Yield metrics about progress and remaining time."""
     if reading is not None:
-        what = "Share of the phase's work that is done, 0 to 1; missing while that is not known."
-        yield _Sample("progress_ratio", "gauge", what, reading.fraction)
+        text = "Share of the phase's work that is done, 0 to 1; missing while that is not known."
+        yield _Sample("progress_ratio", "gauge", text, reading.fraction)
         left = None if reading.left is None else round(reading.left, 1)
         yield _Sample("remaining_seconds", "gauge", "Estimated time to the end of the phase.", left)
 
 
 def _lines(program: str, file: str, samples: Sequence[_Sample]) -> Iterator[str]:
+    """Yield the metrics in the text format of Prometheus."""
     for sample in samples:
         if sample.value is None:
             continue
@@ -178,17 +196,17 @@ def _lines(program: str, file: str, samples: Sequence[_Sample]) -> Iterator[str]
 
 
 def _escaped(value: str) -> str:
-    """As the value of a label."""
+    """Return a text as the value of a label."""
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
 def begins_as_metrics(beginning: bytes) -> bool:
-    """Is it what some program's ``--metrics`` has written?"""
+    """True if these are the first bytes of a file that ``--metrics`` of some program has written."""
     return re.match(rb"# HELP p[a-z]+_job_info ", beginning) is not None
 
 
 def last_of(text: bytes, program: str) -> _Last:
-    """How the run that ``text``, an older file, tells of ended, or the one before."""
+    """Return the outcome of the last run that has ended, from the ``text`` of an older file."""
     found = {}
     names = b"last_exit_status|finished_timestamp_seconds|last_success_timestamp_seconds"
     lines = rb"^%b_(%b)\{[^\n]*\} (\d+(?:\.\d+)?)$" % (os.fsencode(program), names)

@@ -1,6 +1,6 @@
-"""A file that tells of a job, and is replaced as a whole: whoever reads it finds the old contents or the new ones.
+"""A file about a job that is replaced as a whole, so that a reader finds either the old or the new contents.
 
-Its directory is opened once, before the job begins; what becomes of the names on the way to it later does not matter.
+Its directory is opened once, before the job begins. Later changes of the path to it have no effect.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from pcopy.signature.replacing import with_umask
 from pcopy.text import shown
 
 _MODE = 0o644
-"""Other users' programs read it, such as the one that hands metrics on, as far as the umask allows that."""
+"""Mode of the file, further restricted by the umask: programs of other users read it, such as a metrics exporter."""
 
 
 class OutputFile:
-    """``name`` in an open directory."""
+    """A file by its ``name`` in an open directory."""
 
     def __init__(self, path: bytes, umask: int | None = None) -> None:
-        """Files are made with ``umask`` (None: the process's own). Raises ``Refused`` if nothing can be made there."""
+        """Open the directory, and test that a file can be created there; raise ``Refused`` if not.
+
+        ``umask``: for new files; None: the process's umask.
+        """
         self.path = path
         self._umask = umask
         self._temporary = b".pcopy-" + os.urandom(8).hex().encode()
@@ -39,6 +42,7 @@ class OutputFile:
             raise Refused(f"{shown(path)}: cannot be written: {error.strerror}; name another file") from None
 
     def _try(self) -> None:
+        """Create and remove a temporary file as a test; raise ``OSError``."""
         refuse_to_replace(self._directory, self.name)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with durable.explained("create", "cannot create files with a leading dot"):
@@ -46,14 +50,17 @@ class OutputFile:
         os.unlink(self._temporary, dir_fd=self._directory)
 
     def read(self, most: int) -> bytes:
-        """Up to ``most`` bytes of what is there; nothing if there is no regular file that may be read."""
+        """Return up to ``most`` bytes of the existing file; empty if it is no regular file or cannot be read."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         with suppress(OSError), held_open(os.open(self.name, flags, dir_fd=self._directory)) as descriptor:
             return os.read(descriptor, most)
         return b""
 
     def replace(self, contents: bytes, *, durable_contents: bool = False) -> None:
-        """Raises ``OSError``; then what was there stays. ``durable_contents``: waits for storage before the rename."""
+        """Replace the file; raise ``OSError`` and keep the old file if that fails.
+
+        ``durable_contents``: wait until the contents are on stable storage before the rename.
+        """
         refuse_to_replace(self._directory, self.name)
         synced = Synced.CONTENTS if durable_contents else Synced.NOTHING
         with (
@@ -63,7 +70,7 @@ class OutputFile:
             stream.write(contents)
 
     def close(self) -> None:
-        """May be called again."""
+        """Close the directory; has no effect if it is closed already."""
         directory, self._directory = self._directory, -1
         if directory >= 0:
             os.close(directory)

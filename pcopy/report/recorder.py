@@ -1,6 +1,8 @@
-"""What is told of a job beside its screen: files that programs and people read while it runs, and afterwards.
+"""Recorders: files about a job, in addition to its screen, for people and programs, written while it runs and at its
+end.
 
-Rule: a recorder never ends a job, and does not change its exit status; what it cannot write, it says once.
+Rule: a recorder never ends a job, and does not change its exit status. If it cannot write its file, it reports that
+once.
 """
 
 from __future__ import annotations
@@ -16,11 +18,22 @@ if TYPE_CHECKING:
     from pcopy.tasks.base.itemized import Itemized
 
 Notice = Callable[[str], None]
+"""Prints a line to the user."""
 
 
 class Facts(NamedTuple):
-    """What does not change while a job runs: the ``program``, and the word for what it has ``done`` to an item. Does it
-    write to the targets of the job's roots? Each rank's host; when the job ``started``, in seconds since 1970."""
+    """Data about a run that does not change while it runs.
+
+    Fields:
+    - ``program``: name of the program.
+    - ``done``: the word for what it does to an item, as "copied".
+    - ``writes``: True if it writes to the targets of the job's roots.
+    - ``stages``: how progress is measured.
+    - ``job``: the job.
+    - ``hosts``: the host of each rank.
+    - ``kernel``: the backend, for people.
+    - ``started``: start of the run, in seconds since 1970.
+    """
 
     program: str
     done: str
@@ -31,19 +44,22 @@ class Facts(NamedTuple):
     kernel: str
     started: float
     before: Totals = Totals()
-    """What earlier runs of the job have counted."""
+    """Counters of the job's earlier runs."""
     words: Sequence[str] = ()
-    """The command line, without the program."""
+    """The command line, without the name of the program."""
     meanings: Mapping[int, str] = {}
-    """What exit statuses mean."""
+    """Meanings of exit statuses, for people."""
 
 
 class End(NamedTuple):
-    """How a job has ended: as its user was told, with the values of ``--json``.
+    """How a job ended, as it was reported to the user.
 
-    Of a job that ended in disorder the ``totals`` are those that were heard last, and ``summary`` is empty. ``halted``
-    is the reason to stop early, if there was one; ``gathered`` what all ranks have said of themselves
-    (``pcopy.tasks.base.rank_sums``), if they could.
+    Fields:
+    - ``status``: the exit status.
+    - ``totals``: the counters; after a failure of a rank, those that were received last.
+    - ``halted``: why the job stopped early; empty if it did not.
+    - ``summary``: the values of ``--json``; empty after a failure of a rank.
+    - ``gathered``: what all ranks reported of their work (``pcopy.tasks.base.rank_sums``), if they could.
     """
 
     status: int
@@ -54,23 +70,23 @@ class End(NamedTuple):
 
 
 class Recorder:
-    """One file that tells of a job."""
+    """A file about a job."""
 
     def begin(self, facts: Facts, notice: Notice) -> None:
-        """The job will not be refused any more; ``notice`` tells the user a line."""
+        """Start to record; the job will not be refused any more. ``notice`` prints a line to the user."""
 
     def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
-        """As for ``pcopy.tasks.base.job.Sink``."""
+        """Receive progress, as ``pcopy.tasks.base.job.Sink``."""
 
     def failures(self, failures: Sequence[Failure]) -> None:
-        """As for ``pcopy.tasks.base.job.Sink``."""
+        """Receive failures, as ``pcopy.tasks.base.job.Sink``."""
 
     def end(self, end: End) -> None:
-        """Called once, at last, if the job has begun and rank 0 is there yet."""
+        """Write the final contents. Called once, unless the job never began or rank 0 was lost."""
 
 
 class Records:
-    """All recorders of a job. Fills ``Sink``, in front of the screen."""
+    """All recorders of a job. Implements ``Sink``, and passes everything on to the screen."""
 
     def __init__(self, recorders: Sequence[Recorder]) -> None:
         self._recorders = recorders
@@ -78,12 +94,13 @@ class Records:
         self._totals = Totals()
 
     def begin(self, facts: Facts, notice: Notice) -> None:
+        """Start all recorders."""
         self._totals = facts.before
         for recorder in self._recorders:
             recorder.begin(facts, notice)
 
     def before(self, sink: Sink) -> Sink:
-        """What is told to this is told to ``sink``, too."""
+        """Set the ``sink`` to which everything is passed on; return this object."""
         self._sink = sink
         return self
 
@@ -109,8 +126,10 @@ class Records:
         self._sink.items(items)
 
     def end(self, end: End) -> None:
+        """Let all recorders write their final contents."""
         for recorder in self._recorders:
             recorder.end(end)
 
     def end_in_disorder(self, status: int) -> None:
+        """Let all recorders write their final contents after a rank has failed."""
         self.end(End(status, self._totals))

@@ -1,6 +1,7 @@
-"""``--report``: what a job was and how it went, in a file for people or for programs (docs/formats/report.md).
+"""``--report``: a description of a job and its course, in a file for people or for programs (docs/formats/report.md).
 
-It is gathered while the job runs, and written when it has ended, however it did, as long as rank 0 can.
+The data is collected while the job runs. The file is written when the job has ended, however it ended, unless rank 0
+was lost.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from pcopy.text import for_shell, shown
 FORMAT, VERSION = "pcopy-report", 1
 
 _UNTOLD = frozenset(("umask", "itemize"))
-"""Options that are not the user's."""
+"""Options that the user does not set."""
 
 
 class JobReport(Recorder):
-    """The report of one job, in one file or several."""
+    """The report of one job, in one or several files."""
 
     def __init__(
         self,
@@ -38,7 +39,10 @@ class JobReport(Recorder):
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """``wall`` counts seconds from 1970. Raises ``Refused``."""
+        """Open the directories of the files; raise ``Refused`` if a file cannot be created there.
+
+        ``clock`` returns seconds of a clock that never goes back, ``wall`` seconds since 1970.
+        """
         self._files = [OutputFile(path, umask) for path in paths]
         self._clock = clock
         self._wall = wall
@@ -66,6 +70,7 @@ class JobReport(Recorder):
             file.close()
 
     def _values(self, end: End) -> dict[str, Any]:
+        """Return the report as primitive values."""
         facts, history = self._facts, self._history
         sums = RankSums.heard(end.gathered)
         seconds = end.summary.get("seconds", history.samples[-1].seconds)
@@ -99,10 +104,12 @@ class JobReport(Recorder):
 
 
 def _iso(moment: float) -> str:
+    """Return a time, in seconds since 1970, in ISO 8601 format (UTC)."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
 
 
 def _job_values(facts: Facts) -> dict[str, Any]:
+    """Return the values that describe the job."""
     job = facts.job
     return {
         "name": job.name,
@@ -114,12 +121,13 @@ def _job_values(facts: Facts) -> dict[str, Any]:
 
 
 def _options_values(job: Job) -> dict[str, Any]:
-    """Those that differ from the defaults, by their names in ``Options``."""
+    """Return the options that differ from their defaults, by their names in ``Options``."""
     differ = _differing(job.options, Options())
     return {name: value for name, value in differ.items() if name not in _UNTOLD}
 
 
 def _differing(values: Any, defaults: Any) -> dict[str, Any]:
+    """Return the fields that differ from the defaults, as primitive values."""
     differ = {}
     for name, value in values._asdict().items():
         default = getattr(defaults, name)
@@ -129,37 +137,43 @@ def _differing(values: Any, defaults: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    """Return a value as JSON can represent it."""
     if isinstance(value, bytes):
         return shown(value)
     return [_plain(each) for each in value] if isinstance(value, tuple | list) else value
 
 
 def _totals_values(totals: Totals) -> dict[str, int]:
-    """Without those that only tell which phases are due."""
+    """Return the counters, without those that only show which phases must run."""
     sums = {name: number for name, number in totals._asdict().items() if not name.startswith("for_")}
     return {"copied": totals.copied, **sums}
 
 
 def _run_values(last: Sample, end: End, before: Totals, seconds: float) -> dict[str, Any]:
+    """Return the sums and the mean rate of this run."""
     copied = max(0, end.totals.bytes - before.bytes)
     rate = end.summary.get("bytes_per_second", round(copied / seconds) if seconds > 0 else 0)
-    settled = {key: value for key, value in last._asdict().items() if key != "seconds"}
-    return {**settled, "bytes": copied, "bytes_per_second": rate}
+    sums = {key: value for key, value in last._asdict().items() if key != "seconds"}
+    return {**sums, "bytes": copied, "bytes_per_second": rate}
 
 
 def _sizes_values(sums: RankSums) -> list[dict[str, Any]]:
-    """From the least to the largest size that there was: files of at least ``from`` bytes, and fewer than ``below``."""
-    met = [power for power in range(POWERS) if any(sizes.files[power] for sizes in sums.sizes.values())]
+    """Return the distribution of file sizes: rows from the smallest to the largest size that occurred.
+
+    A row counts the files of at least ``from`` bytes and fewer than ``below`` bytes.
+    """
+    powers = [power for power in range(POWERS) if any(sizes.files[power] for sizes in sums.sizes.values())]
     rows = []
-    for power in range(met[0], met[-1] + 1) if met else ():
+    for power in range(powers[0], powers[-1] + 1) if powers else ():
         row: dict[str, Any] = {"from": 1 << power >> 1, "below": 1 << power}
-        for what, sizes in sorted(sums.sizes.items()):
-            row[what] = {"files": sizes.files[power], "bytes": sizes.bytes[power]}
+        for outcome, sizes in sorted(sums.sizes.items()):
+            row[outcome] = {"files": sizes.files[power], "bytes": sizes.bytes[power]}
         rows.append(row)
     return rows
 
 
 def _slow_values(nanoseconds: int, size: int, path: bytes) -> dict[str, Any]:
+    """Return the values of a slow file."""
     seconds = nanoseconds / 10**9
     return {
         **path_values(path),
@@ -170,6 +184,7 @@ def _slow_values(nanoseconds: int, size: int, path: bytes) -> dict[str, Any]:
 
 
 def _contents(name: bytes, values: Mapping[str, Any]) -> bytes:
+    """Return the contents of a report file; its name decides about the format."""
     if not name.endswith(b".html"):
         return as_json(values).encode()
     from pcopy.report.page.page import page_of
@@ -178,11 +193,11 @@ def _contents(name: bytes, values: Mapping[str, Any]) -> bytes:
 
 
 def as_json(values: Mapping[str, Any]) -> str:
-    """A line for each key, so that one can find one's way in it."""
+    """Return JSON text with one line per key, so that people can read it."""
     lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in values.items())
     return f"{{\n{lines}\n}}\n"
 
 
 def begins_as_report(beginning: bytes) -> bool:
-    """Is it what some program's ``--report`` has written?"""
+    """True if these are the first bytes of a file that ``--report`` of some program has written."""
     return re.match(rb'\{\n"format": "pcopy-report",|<!doctype html>\n<!-- pcopy-report ', beginning) is not None

@@ -1,8 +1,9 @@
-"""What the user sees while a job runs: failures always, progress as it was asked for.
+"""The display of a running job for the user: failures always, and progress as it was asked for.
 
-Rules: progress is throttled by time, so that telling it often costs nothing; nothing that goes wrong in telling ends a
-job. A standard error that is gone cannot be told of, and then exit status and summary still hold; an errors file that
-cannot be written is told of once. Two threads may tell something at once: the rank's own, and the one that watches it.
+Rules: progress is limited to intervals of time, so that frequent calls cost nothing. An error in the output never ends
+a job. If standard error is closed, no message is possible, but exit status and summary are still right. An errors file
+that cannot be written is reported once. Two threads may print at the same time: the rank's main thread and the
+watchdog.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def failure_line(failure: Failure, program: str = "pcopy") -> str:
-    """One line for people, without a newline: ``pcopy: PATH: OPERATION: reason (ERRNO-NAME)``."""
+    """Return a failure as one line for people, without a newline: ``pcopy: PATH: OPERATION: reason (ERRNO-NAME)``."""
     line = f"{program}: {shown(failure.path)}: {_operation(failure)}: {_reason(failure)}"
     if not failure.errno:
         return line
@@ -38,13 +39,13 @@ def failure_line(failure: Failure, program: str = "pcopy") -> str:
 
 
 def failure_json(failure: Failure) -> str:
-    """One JSON object on one line."""
+    """Return a failure as a JSON object on one line."""
     return json.dumps(failure_values(failure))
 
 
 def failure_values(failure: Failure) -> dict[str, object]:
-    """For programs: ``path`` as it is shown, ``path_b64`` its exact bytes."""
-    from pcopy.report.lines_file import path_values  # few jobs need it
+    """Return a failure as values for programs: ``path`` as it is shown, ``path_b64`` with its exact bytes."""
+    from pcopy.report.lines_file import path_values  # slow to import, and few jobs need it
 
     return {
         **path_values(failure.path),
@@ -55,12 +56,14 @@ def failure_values(failure: Failure) -> dict[str, object]:
 
 
 def _operation(failure: Failure) -> str:
-    """It may name an extended attribute, which is the file owner's choice as much as a path is."""
+    """Return the operation with unprintable characters escaped: it may name an extended attribute, whose name may
+    contain any.
+    """
     return shown(os.fsencode(failure.operation))
 
 
 def _reason(failure: Failure) -> str:
-    """What the system says, and what the message adds to it."""
+    """Return the reason of a failure: the system's text for its errno, and the message."""
     system = os.strerror(failure.errno) if failure.errno else ""
     message = harmless(failure.message)
     if not message or not system or system == message:
@@ -69,19 +72,26 @@ def _reason(failure: Failure) -> str:
 
 
 ERRORS, LOG = "errors file", "log"
-"""What the files are called that are written while a job runs."""
+"""Names, in messages, of the files that are written while a job runs."""
 
 FAILURES_SHOWN = 100
-"""Failures that are printed; all of them go to the errors file."""
+"""Number of failures that are printed; all of them are written to the errors file."""
 
 Clock = Callable[[], float]
 
 
 class Telling(NamedTuple):
-    """How much the user wants to be told of a job; ``json``: at its end, for programs.
+    """Which output the user wants.
 
-    ``errors`` is the file for all failures, made with ``umask`` (None: the process's own); ``interval`` is in seconds.
-    ``metrics`` is a file, too, or empty, and so are ``reports``.
+    Fields:
+    - ``quiet``: ``-q``.
+    - ``progress``: ``auto``, ``bar``, ``plain``, ``json`` or ``none``.
+    - ``interval``: seconds between two updates of the progress; None: the default.
+    - ``errors``: file for all failures; None: none.
+    - ``umask``: for new files; None: the process's umask.
+    - ``json``: print the summary as JSON.
+    - ``verbose``: number of ``-v``.
+    - ``metrics``: file for metrics; empty: none.
     """
 
     quiet: bool = False
@@ -93,19 +103,22 @@ class Telling(NamedTuple):
     verbose: int = 0
     metrics: bytes = b""
     log: bytes | None = None
-    """The file that tells of each item, made as ``errors`` is."""
+    """File for the outcome of each item; None: none."""
     reports: tuple[bytes, ...] = ()
+    """Files for the report."""
     filters: tuple[str, ...] = ()
-    """Where the filters were set, if a file sets any: file and line, and "the command line"."""
+    """Where filters were set, if any was set in a file: file and line, and "the command line"."""
 
     @property
     def itemizes(self) -> bool:
-        """Does the user want to know what becomes of each item?"""
+        """True if the outcome of each item must be reported."""
         return self.log is not None or (self.verbose > 1 and not self.quiet)
 
 
 class Screen:
-    """Failures and notices on ``stream``; subclasses draw the progress. Fills ``pcopy.tasks.base.job.Sink``."""
+    """Prints failures and notices to ``stream``; subclasses show the progress. Implements
+    ``pcopy.tasks.base.job.Sink``.
+    """
 
     def __init__(
         self,
@@ -133,17 +146,17 @@ class Screen:
         self._state = ""
         self._lock = RLock()
         self.is_verbose = False
-        """Is a line printed when each phase begins?"""
+        """True if a line is printed when a phase begins."""
         self.shows_items = False
-        """Is a line printed for each item?"""
+        """True if a line is printed for each item."""
 
     def begin(self) -> None:
-        """The job will not be refused any more: empties its files."""
+        """Truncate the files; the job will not be refused any more."""
         for file in filter(None, self._files.values()):
             file.begin()
 
     def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
-        """Draws if it is time; the first drawing comes after one interval."""
+        """Show the progress if an update is due; the first one comes after one interval."""
         if self.is_verbose and phase != self._phase:
             self._phase = phase
             done = totals.copied + totals.skipped + totals.failed
@@ -157,7 +170,7 @@ class Screen:
             self._draw(harmless(phase), totals, self._gauge.read(now, totals), silent)
 
     def failures(self, failures: Sequence[Failure]) -> None:
-        """Prints the first ``FAILURES_SHOWN`` of the job, and puts all into the errors file."""
+        """Print failures, up to ``FAILURES_SHOWN`` of a job, and write all of them to the errors file."""
         with self._lock:
             for failure in failures[: max(0, FAILURES_SHOWN - self._told)]:
                 self._print(message_line(failure_line(failure, self._program)))
@@ -169,8 +182,9 @@ class Screen:
             self._write(ERRORS, map(failure_json, failures))
 
     def items(self, items: Sequence[Itemized]) -> None:
-        """Prints a line for each, where that is wanted, and puts all into the log. (What has failed is printed as a
-        failure.)"""
+        """Write the outcome of items to the log, and print it if the user wants that. Failed items are printed by
+        ``failures``.
+        """
         with self._lock:
             for each in items if self.shows_items else ():
                 if each.action != Action.FAIL:
@@ -182,16 +196,21 @@ class Screen:
                 self._write(LOG, items_json(items))
 
     def notice(self, text: str) -> None:
-        """Prints a line, with ``-q`` too."""
+        """Print a line, even with ``-q``."""
         with self._lock:
             self._print(message_line(f"{self._program}: {text}"))
 
     def steered(self, state: str) -> None:
-        """The user has changed the job while it runs: what holds now goes with its progress; empty: nothing unusual."""
+        """Report that the user has changed the limits of the running job; ``state`` describes them and is shown with
+        the progress.
+
+        An empty ``state`` stands for no limits.
+        """
         self._state = state
-        self.notice(f"as it was asked for (--control): {state or 'no limits, all ranks active'}")
+        self.notice(f"changed by --control: {state or 'no limits, all ranks active'}")
 
     def _title(self, phase: str) -> str:
+        """Return the phase with the limits of the job."""
         return f"{phase} ({self._state})" if self._state else phase
 
     def withdraw(self) -> None:
@@ -204,7 +223,7 @@ class Screen:
                 self._print(f"{self._program}: {shown(file.path)}: cannot remove the {file.what}: {error.strerror}")
 
     def close(self) -> None:
-        """Takes the progress away and closes its files; may be called again."""
+        """Remove the progress display and close the files; may be called again."""
         files, self._files = self._files, {}
         for file in filter(None, files.values()):
             try:
@@ -213,17 +232,21 @@ class Screen:
                 self._tell_lost(file, error)
 
     def _draw(self, phase: str, totals: Totals, reading: Reading, silent: Sequence[int]) -> None:
-        """Nothing, where no progress is wanted."""
+        """Show the progress. This class shows none; subclasses override the method."""
 
     def _print(self, line: str) -> None:
-        """All that is told, but for what a bar draws, goes through here: nothing in it begins another line."""
+        """Print a line. All text except the bar is printed here, with control characters escaped, so that it
+        stays on one line.
+        """
         self._show(harmless(line))
 
     def _show(self, line: str) -> None:
+        """Write a line to the stream."""
         self._stream.write(f"{line}\n")
         self._stream.flush()
 
     def _write(self, which: str, lines: Iterable[str]) -> None:
+        """Write lines to one of the files, if it is open; after an error report it and close the file."""
         file = self._files.get(which)
         if file is not None:
             try:
@@ -233,15 +256,16 @@ class Screen:
                 self._tell_lost(file, error)
 
     def _tell_lost(self, file: LinesFile, error: OSError) -> None:
+        """Report that a file cannot be written, and close it."""
         self._print(
             f"{self._program}: {shown(file.path)}: cannot write the {file.what}: {error.strerror}; it is not complete"
         )
-        with contextlib.suppress(OSError):  # the same error again
+        with contextlib.suppress(OSError):  # It may raise the same error again.
             file.close()
 
 
 class PlainScreen(Screen):
-    """A line each interval, for logs and for terminals that can do no more."""
+    """Progress as a line per interval, for logs and simple terminals."""
 
     def _draw(self, phase: str, totals: Totals, reading: Reading, silent: Sequence[int]) -> None:
         parts = [
@@ -262,11 +286,11 @@ _COUNTED = (
     *("found", "copied", "skipped", "failed", "unscanned", "bytes", "moved", "found_bytes"),
     *("to_verify", "to_verify_bytes", "verified", "verified_bytes"),
 )
-"""Counters that a line shows, by their names in ``Totals``."""
+"""Counters in a line of JSON progress, by their names in ``Totals``."""
 
 
 def progress_values(phase: str, totals: Totals, reading: Reading, silent: Sequence[int]) -> dict[str, Any]:
-    """How a job gets on, for programs (docs/formats/progress.md)."""
+    """Return the progress of a job for programs (docs/formats/progress.md)."""
     fraction, left = reading.fraction, reading.left
     return {
         "time": round(time.time(), 3),
@@ -285,7 +309,7 @@ def progress_values(phase: str, totals: Totals, reading: Reading, silent: Sequen
 
 
 class JsonScreen(Screen):
-    """For programs, a JSON object each interval (docs/formats/progress.md); failures and notices stay lines of text."""
+    """Progress as a JSON object per interval (docs/formats/progress.md); failures and notices are printed as text."""
 
     def _draw(self, phase: str, totals: Totals, reading: Reading, silent: Sequence[int]) -> None:
         self._print(json.dumps({**progress_values(phase, totals, reading, silent), "state": self._state}))

@@ -1,10 +1,13 @@
-"""Standard output and standard error, whatever has become of them.
+"""Standard output and standard error that tolerate errors.
 
-Rules: if a terminal or pipe is gone, the copy does not end, and no traceback is printed. A closed pipe changes no
-status, since nobody reads it; but if a full disk loses the summary, the status must not be 0. Where a program
-is run for its answer, a closed standard output must not swallow that either. Descriptors 0 to 2 that are closed are
-filled before anything is opened: else what is meant for the user would be written into a file that is being copied.
-Whatever the text, a terminal gets no control characters, and no characters that its locale lacks.
+Rules:
+- If a terminal or pipe is closed, the job does not end, and no traceback is printed.
+- A closed pipe does not change the exit status, since no process reads it. But if the summary is lost on a full disk,
+  the status must not be 0.
+- If a program is run for its output, a closed standard output also changes the status.
+- Closed descriptors 0 to 2 are opened before any other file: otherwise output for the user would be written into a file
+  that is being copied.
+- A terminal gets no control characters, and no characters that its locale lacks.
 """
 
 from __future__ import annotations
@@ -20,25 +23,30 @@ from pcopy.text import drawable, message_line
 
 
 class Tolerant:
-    """A text stream that never fails: the first thing that went wrong is remembered in ``lost``.
+    """A text stream whose methods never fail; the first error is stored in ``lost``.
 
     ``encoding`` is that of the user's locale.
     """
 
     def __init__(self, stream: TextIO, *, closed: bool = False) -> None:
-        """``closed``: the user had closed it before, and ``stream`` leads nowhere."""
+        """Wrap ``stream``. ``closed``: the descriptor was closed when the program started, and ``stream`` is a
+        substitute.
+        """
         self._stream = stream
         self.closed = closed
         self.lost: OSError | None = None
         self.encoding = _encoding(stream)
 
     def write(self, text: str) -> int:
-        """Escapes what the stream cannot show. Never raises ``OSError``, nor ``ValueError`` where it is closed."""
+        """Write text, with characters escaped that the stream cannot show.
+
+        Never raises ``OSError``, nor ``ValueError`` for a closed stream.
+        """
         self.write_raw(drawable(text, self.encoding))
         return len(text)
 
     def write_raw(self, text: str) -> None:
-        """As ``write``, for what moves the cursor of a terminal; the text must be drawable, and escaped."""
+        """Write text without escaping, for text that moves the cursor; all other characters must be escaped already."""
         try:
             if self.closed and text:
                 raise OSError(errno.EBADF, os.strerror(errno.EBADF))
@@ -50,13 +58,14 @@ class Tolerant:
             self._lose(error)
 
     def flush(self) -> None:
-        """As ``write``."""
+        """Flush the stream; never raises, as ``write``."""
         try:
             self._stream.flush()
         except (OSError, ValueError) as error:
             self._lose(error)
 
     def _lose(self, error: OSError | ValueError) -> None:
+        """Store the first error."""
         if self.lost is None:
             self.lost = error if isinstance(error, OSError) else OSError(errno.EBADF, os.strerror(errno.EBADF))
 
@@ -65,7 +74,7 @@ class Tolerant:
 
 
 class Drawing(Tolerant):
-    """For a library that moves the cursor, and puts nothing of anybody's between."""
+    """A stream for a library that moves the cursor: text is written unchanged."""
 
     def write(self, text: str) -> int:
         self.write_raw(text)
@@ -73,31 +82,32 @@ class Drawing(Tolerant):
 
 
 def tell(program: str, text: object) -> None:
-    """A line on standard error in the name of ``program``; whatever ``text`` quotes stays on that line.
+    """Print a line to standard error, beginning with the name of the program; control characters in ``text`` are
+    escaped.
 
-    A very long one is shortened (``message_line``).
+    A very long line is shortened (``message_line``).
     """
     print(f"{program}: {message_line(str(text))}", file=sys.stderr, flush=True)
 
 
 class Streams:
-    """Both streams of a process, tolerant."""
+    """Standard output and standard error of a process, as tolerant streams."""
 
     def __init__(self, out: Tolerant, errors: Tolerant) -> None:
         self._out = out
         self._errors = errors
         self.answers = False
-        """Is what is printed all that the program is run for?"""
+        """True if the output is the only purpose of the program."""
 
     def settle(self, status: int, program: str, least: int) -> int:
-        """The status to end with, once everything is printed that was to be: ``least`` or more if that was lost.
+        """Flush both streams; return the exit status: at least ``least`` if output was lost, else ``status``.
 
-        What a closed standard output loses counts only where the program ``answers``.
+        Output that was lost because standard output was closed counts only if ``answers`` is set.
         """
         self._out.flush()
         lost = self._out.lost
-        counts = self.answers or not self._out.closed
-        if lost is not None and counts and lost.errno != errno.EPIPE and status < least:
+        is_relevant = self.answers or not self._out.closed
+        if lost is not None and is_relevant and lost.errno != errno.EPIPE and status < least:
             self._errors.write(f"{program}: standard output cannot be written: {lost.strerror}\n")
             status = least
         self._errors.flush()
@@ -106,7 +116,7 @@ class Streams:
 
 @contextmanager
 def standard_streams() -> Iterator[Streams]:
-    """Makes ``sys.stdout`` and ``sys.stderr`` tolerant for a while."""
+    """Replace ``sys.stdout`` and ``sys.stderr`` by tolerant streams during the block."""
     _fill_descriptors()
     before = sys.stdout, sys.stderr
     out, errors = (Tolerant(stream or _nowhere(), closed=stream is None) for stream in before)
@@ -121,31 +131,31 @@ def standard_streams() -> Iterator[Streams]:
 
 
 def _discard(stream: Tolerant, descriptor: int) -> None:
-    """Drops the buffered text: the interpreter would fail to write it at exit, with status 120."""
+    """Discard buffered text after an error: the interpreter would try to write it at exit, and exit with status 120."""
     try:
         if stream.fileno() != descriptor:
             return
-    except (OSError, ValueError):  # no file at all, or closed already
+    except (OSError, ValueError):  # not a file, or closed already
         return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, descriptor)
-    os.close(nowhere)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, descriptor)
+    os.close(null)
 
 
 def _fill_descriptors() -> None:
-    """Open the device that is always empty where a standard stream is closed, but not for what the stream is for.
+    """Open /dev/null on closed descriptors of standard streams, in the wrong direction.
 
-    So a list or patterns from a closed standard input fail with EBADF, and are not taken for empty ones.
+    So reading a list from a closed standard input fails with EBADF, and does not yield an empty list.
     """
     for descriptor, flags in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_RDONLY)):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, flags)  # the lowest that is free: this one
+            os.open(os.devnull, flags)  # open() returns the lowest free descriptor: this one
 
 
 def _encoding(stream: TextIO) -> str:
-    """In the C locale Python writes UTF-8 all the same (PEP 540)."""
+    """Return the encoding of the user's locale: in the C locale Python would use UTF-8 (PEP 540)."""
     if sys.flags.utf8_mode:
         import locale
 
@@ -154,4 +164,5 @@ def _encoding(stream: TextIO) -> str:
 
 
 def _nowhere() -> TextIO:
+    """Open /dev/null for writing."""
     return open(os.devnull, "w")

@@ -1,4 +1,4 @@
-"""What to tell of an error that nobody has caught, where ranks are forked and under a launcher alike."""
+"""Messages about exceptions that no other code has caught, with forked ranks and under a launcher alike."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pcopy import errors
 from pcopy.report.streams import tell
 from pcopy.text import shown
 
-_PACKAGES = {"yaml": "PyYAML"}  # modules whose package is called otherwise
+_PACKAGES = {"yaml": "PyYAML"}  # modules whose package has another name
 
 
 def tell_unexpected(name: str, error: Exception) -> int:
-    """Tells of it in the name of the command ``name``; returns the exit status."""
+    """Print a message about ``error`` for the program ``name``; return the exit status."""
     if text := missing_package(error):
         tell(name, text)
         return errors.REFUSED
     if isinstance(error, FileNotFoundError) and error.filename is None and not _is_somewhere():
-        tell(name, "the current directory does not exist any longer; change to another, or name all paths from /")
+        tell(name, "the current directory does not exist any longer; change to another one, or use absolute paths")
         return errors.REFUSED
     if isinstance(error, errors.HINDRANCES):
         tell(name, f"cannot begin: {errors.hindrance(error)}")
@@ -31,7 +31,7 @@ def tell_unexpected(name: str, error: Exception) -> int:
 
 
 def missing_package(error: Exception) -> str:
-    """What to tell of a package that cannot be loaded; empty for any other error."""
+    """Return the message for a package that cannot be loaded; empty for any other error."""
     module = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
     if module in ("", "pcopy"):
         return ""
@@ -41,7 +41,9 @@ def missing_package(error: Exception) -> str:
 
 
 def _closed() -> bytes:
-    """A directory of packages that is there, but not for this user: Python passes it by without a word."""
+    """Return a directory of Python packages that this user cannot read, and that Python ignores silently; empty
+    if there is none.
+    """
     for directory in sys.path:
         try:
             os.stat(directory)
@@ -55,6 +57,7 @@ def _closed() -> bytes:
 
 
 def _is_somewhere() -> bool:
+    """True if the current directory exists."""
     try:
         os.getcwd()
     except FileNotFoundError:

@@ -33,7 +33,7 @@ def refused(job: str, *words: Argument, **options: Any) -> bytes:
 
 
 def instead(job: str) -> bytes:
-    return b"pcopy --resume %s would go on with it instead" % job.encode()
+    return b"pcopy --resume %s would resume it instead" % job.encode()
 
 
 @pytest.mark.in_turn(1)
@@ -161,7 +161,7 @@ def test_what_a_kill_has_cut_short_is_not_kept(area: Path, env: dict[str, str], 
     """A small file has its name from the beginning, unless the job keeps what exists."""
     source, copy, job = cut_short(area, env)
     before = snapshot(copy)
-    ways = f"go on with it (pcopy --resume {job}), or write --existing changed\n".encode()
+    ways = f"resume it (pcopy --resume {job}), or write --existing changed\n".encode()
     for words in ([], ["--checkpoint", "none"], ["--checkpoint", area / "job"], ["--no-preserve", "mode"]):
         again = pcopy("--existing", policy, *words, "-T", source, copy, env=env)
         assert again.returncode == REFUSED and again.stderr.endswith(ways), show(again)

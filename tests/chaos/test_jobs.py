@@ -158,7 +158,7 @@ def test_a_job_of_which_only_the_signature_is_missing(tree: Path, area: Path, en
 def test_what_has_become_of_an_unfinished_copy_is_told(tree: Path, area: Path, env: dict[str, str], stop: Stop) -> None:
     """Whatever words name its destination now."""
     name = stop(tree, area / "copy")
-    goes_on = b"pcopy --resume %s goes on with it\n" % name.encode()
+    goes_on = b"pcopy --resume %s resumes it\n" % name.encode()
     told = b"pcopy: job %s has not finished with this destination: %s" % (name.encode(), goes_on)
     (area / "more").mkdir()
     meant: tuple[list[Argument], ...] = (["-T", tree, area / "copy"], [f"{tree}/", area / "more", area / "copy"])
@@ -181,7 +181,7 @@ def test_a_job_that_cannot_go_on_is_named_with_its_other_way(
     if anew == "source":
         (area / anew).mkdir()
     run = succeed("-T", source, copy, ranks=2, env=env)
-    assert b"pcopy --discard %s gives it up\n" % name.encode() in run.stderr and b"--resume" not in run.stderr, show(
+    assert b"pcopy --discard %s discards it\n" % name.encode() in run.stderr and b"--resume" not in run.stderr, show(
         run
     )
     assert pcopy("--resume", name, env=env).returncode == REFUSED

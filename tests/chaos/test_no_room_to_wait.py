@@ -39,8 +39,8 @@ def small(area: Path) -> Iterator[Path]:
 
 def assert_told(run: Completed, status: int, small: Path, advice: str) -> None:
     assert run.returncode == status, show(run)
-    (line,) = (line for line in run.stderr.decode().splitlines() if "cannot be put aside" in line)
-    assert f"cannot be put aside in {small}: No space left on device; {advice}" in line, line
+    (line,) = (line for line in run.stderr.decode().splitlines() if "waiting tasks cannot be written" in line)
+    assert f"waiting tasks cannot be written to {small}: No space left on device; {advice}" in line, line
     assert b"Traceback" not in run.stderr, show(run)
     assert os.listdir(small) == []
 

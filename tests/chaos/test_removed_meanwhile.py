@@ -106,7 +106,7 @@ def test_another_directory_in_its_place_is_told_and_nothing_is_put_into_it(
     place.mkdir()
     run = pcopy("--json", "--resume", ranks=2, env=env)
     assert run.returncode == INCOMPLETE, show(run)
-    assert b"%b is not what the job has copied to" % name.encode() in run.stderr, show(run)
+    assert b"%b is not the directory that the job copied to" % name.encode() in run.stderr, show(run)
     assert os.listdir(place) == []
     place.rmdir()
     run = succeed("--json", "--resume", ranks=2, env=env)
@@ -204,9 +204,9 @@ def test_a_directory_that_was_made_anew_is_known_in_later_runs(area: Path, env: 
         run = pcopy("--json", "--resume", ranks=1, env=env, wrap=fault.wrap())
         fault.check()
         assert (run.returncode, summary(run)["failed"]) == (INCOMPLETE, 1), show(run)
-        assert b"not what the job has copied to" not in run.stderr, show(run)
+        assert b"not the directory that the job copied to" not in run.stderr, show(run)
     run = succeed("--json", "--resume", ranks=2, env=env)
-    assert b"not what the job has copied to" not in run.stderr, show(run)
+    assert b"not the directory that the job copied to" not in run.stderr, show(run)
     assert totals(run) == totals(succeed("--json", "-T", source, area / "other", ranks=2, env=env))
     check_equal(source, copy)
 

@@ -227,7 +227,7 @@ def test_a_full_disk_leaves_the_old_file(session_scratch: Path) -> None:
             with pytest.raises(OSError):
                 filler.write(bytes(1 << 20))
                 filler.flush()
-            assert "cannot be stored: No space left" in refusal(lambda: update(stored))
+            assert "cannot be recorded: No space left" in refusal(lambda: update(stored))
             assert open_job(stored.path) == stored
             assert remove(*take(stored.path)) == []
             filler.truncate(0)
@@ -253,7 +253,7 @@ def test_an_empty_directory_becomes_one(area: Path) -> None:
 def test_a_job_is_never_written_over(area: Path) -> None:
     stored = made(area / "job")
     other = job_of(some_root(), name="other")
-    assert "there is a job already" in refusal(lambda: create(bytes(area / "job"), other))
+    assert "contains a job already" in refusal(lambda: create(bytes(area / "job"), other))
     assert open_job(stored.path) == stored
     job, lock = take(stored.path)
     with pytest.raises(Held):
@@ -267,7 +267,7 @@ def test_what_an_earlier_job_has_left_is_cleared(area: Path) -> None:
     update(stored._replace(file=stored.file._replace(state=OVER)))
     fill(area / "job")
     assert not jobs.is_job(stored.path)
-    assert "this job is over" in refusal(lambda: take(stored.path))
+    assert "the job is finished" in refusal(lambda: take(stored.path))
     made(area / "job", name="other")
     assert sorted(os.listdir(area / "job")) == ["job", "lock-0"]
     assert open_job(stored.path).file.name == "other"
@@ -342,7 +342,7 @@ def test_a_job_that_was_half_removed_is_none(area: Path, state: Path, monkeypatc
         assert "cannot be removed: Input/output error" in refusal(lambda: remove(job, lock))
     lock.close()
     assert unfinished(bytes(state)) == []
-    assert "this job is over" in refusal(lambda: take(stored.path))
+    assert "the job is finished" in refusal(lambda: take(stored.path))
 
 
 def test_unfinished_jobs_are_found_newest_first(state: Path) -> None:
@@ -412,5 +412,5 @@ def test_a_job_may_end_while_somebody_asks_for_it(
         return hold_alone(path)
 
     monkeypatch.setattr("pcopy.jobs.directories.hold_alone", late)
-    assert refusal(lambda: action(job.path)) == f"{area}/job: the job is over meanwhile"
+    assert refusal(lambda: action(job.path)) == f"{area}/job: the job has finished or was removed in the meantime"
     assert os.listdir(area) == []

@@ -156,7 +156,7 @@ def test_what_is_not_pcopys_is_left_and_told(area: Path, state: Path) -> None:
     told = Told()
     jobs.discard(bytes(area / "mine"), lambda job: None, told)
     assert os.listdir(area / "mine") == ["thesis"]
-    assert told == [f"{area}/mine/thesis: left, since it is not pcopy's"]
+    assert told == [f"{area}/mine/thesis: not removed: pcopy did not create it"]
 
 
 def test_only_jobs_are_discarded(area: Path, state: Path) -> None:

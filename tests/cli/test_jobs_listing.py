@@ -34,7 +34,7 @@ def test_there_may_be_no_jobs(area: Path, state: Path) -> None:
 def test_a_place_that_cannot_be_looked_at_is_not_empty(area: Path, state: Path) -> None:
     (area / "state").touch()
     for as_json in (False, True):
-        with pytest.raises(Refused, match=f"{state}: cannot be looked at: Not a directory"):
+        with pytest.raises(Refused, match=f"{state}: cannot be examined: Not a directory"):
             jobs.listing(as_json)
 
 

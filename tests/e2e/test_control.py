@@ -73,7 +73,7 @@ def test_a_running_job_is_paused_changed_and_goes_on(area: Path) -> None:
         out, err = run.process.communicate(timeout=60)
         assert run.process.returncode == 0, err
     assert b"480 files" in out
-    assert b"pcopy: as it was asked for (--control): 200 KiB/s at most, paused\n" in err
+    assert b"pcopy: changed by --control: 200 KiB/s at most, paused\n" in err
     names = os.listdir(area / "source")
     assert filecmp.cmpfiles(area / "source", area / "copy", names, shallow=False)[0] == names
     assert os.listdir(area / "state" / "pcopy") == []
@@ -115,7 +115,7 @@ def test_jobs_tell_how_they_get_on(area: Path) -> None:
     (line,) = [json.loads(line) for line in jobs(area, "--json").splitlines()]
     assert (line["state"], line["progress"]) == ("stopped", None)
     error = control(area, job_of(area), "pause", status=2)
-    assert error.endswith("the job is not running; to go on with it: pcopy --resume")
+    assert error.endswith("the job is not running; to resume it: pcopy --resume")
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,9 @@ def test_lines_as_windows_ends_them(tree: Path, area: Path) -> None:
     before = found(tree, "-printf", "%p %m\n")
     for program, *words in ("pchmod", "--from", "list", "0600", "doc"), ("prm", "--yes", "-f", "--from", "list", "doc"):
         told = run(program, *words, area=area)
-        assert told.returncode == 2 and "list: line 1: sub/small\\r is not there, sub/small is: if" in told.stderr, told
+        assert (
+            told.returncode == 2 and "list: line 1: sub/small\\r does not exist, sub/small does: if" in told.stderr
+        ), told
     assert found(tree, "-printf", "%p %m\n") == before
     (area / "list").write_bytes(b"sub/small\n\r\nkept\r\nnothing\n")
     assert run("pchmod", "--from", "list", "0600", "doc", area=area).returncode == 0

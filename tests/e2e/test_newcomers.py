@@ -181,7 +181,7 @@ MISTAKES = {
     "a slip in a job": Mistake(["--resume", "JOC"], "there is no such job; JOB is one: was that meant?"),
     "a slip in a job to discard": Mistake(["--discard", "JOC"], "there is no such job; JOB is one: was that meant?"),
     "a slip in a job to change": Mistake(["--control", "JOC", "pause"], "JOB is one: was that meant? A job of --check"),
-    "no job at all like it": Mistake(["--resume", "zz"], "pcopy --jobs lists those that there are"),
+    "no job at all like it": Mistake(["--resume", "zz"], "pcopy --jobs lists all unfinished jobs"),
     "a destination in a job's place": Mistake(
         ["--resume", "kept.copy"], "; job JOB copies from or to it: was that meant?"
     ),
@@ -253,7 +253,7 @@ def test_a_place_where_nothing_can_be_made(area: Path) -> None:
     area.chmod(0o755)
     (area / "closed").chmod(0)
     run = pcopy(area / "closed/in", area / "copy", user=NOBODY)
-    refused(run, "pcopy", f"{area}/closed/in: cannot look at it: Permission denied; {area}/closed may not be entered")
+    refused(run, "pcopy", f"{area}/closed/in: cannot be examined: Permission denied; {area}/closed may not be entered")
     run = pcopy(area / "source", area / "closed/in/copy", user=NOBODY)
     refused(run, "pcopy", f"{area}/closed may not be entered")
     (area / "closed").chmod(0o755)

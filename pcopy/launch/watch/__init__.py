@@ -1,1 +1,1 @@
-"""Looks after a rank while it works: signals, and lines about silent ranks."""
+"""Supervision of a working rank: signals, and messages about silent ranks."""

@@ -1,9 +1,9 @@
-"""Signals that stop a job in order: the first one asks, a second SIGINT leaves at once.
+"""Signals that stop a job in order: the first one asks it to stop, a second SIGINT exits immediately.
 
-Rule: a signal raises nothing where it strikes, which may be anywhere, even in what cleans up. It leaves its reason, and
-the rank asks for that: between slices, and before the first task where ``StopSignals`` is called. To make a stored job
-ready takes long, and may be abandoned at any point, as by a crash: another thread does it, while this one waits for
-whatever comes first, the end of that or a signal.
+Rule: a signal handler raises nothing, since it may interrupt any code, even cleanup. It stores its reason, and the rank
+checks for that between slices, and before the first task when it calls ``StopSignals``. Preparing a recorded job takes
+long, and may be abandoned at any point, as in a crash. So another thread does it, while the main thread waits for that
+thread or for a signal, whichever comes first.
 """
 
 from __future__ import annotations
@@ -24,27 +24,30 @@ _Value = TypeVar("_Value")
 ORDERLY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 SAME_PRESS = 0.05
-"""Seconds within which SIGINTs are one: timeout(1) sends each signal to the process, and again to its group."""
+"""Seconds within which two SIGINTs count as one: timeout(1) sends each signal to the process, and again to its
+group.
+"""
 
 
 class StoppedBefore(PcopyError):
-    """A signal has come before the first task of a job that is stored, or was about to be."""
+    """A signal arrived before the first task of a job that is recorded or was about to be."""
 
     status = STOPPED
 
 
 class Presses:
-    """Tells a second SIGINT from an echo of the first."""
+    """Distinguishes a second SIGINT from an echo of the first."""
 
     def __init__(self) -> None:
         self._first: float | None = None
 
     @property
     def any(self) -> bool:
+        """True if a SIGINT has arrived."""
         return self._first is not None
 
     def is_second(self, now: float) -> bool:
-        """A SIGINT has come at ``now`` (seconds): is it a second one?"""
+        """Register a SIGINT at ``now`` (seconds); return True if it is a second one."""
         if self._first is None:
             self._first = now
             return False
@@ -52,35 +55,38 @@ class Presses:
 
 
 class StopSignals:
-    """Remembers the first signal as the reason to stop."""
+    """Stores the first signal as the reason to stop."""
 
     def __init__(self) -> None:
         self.reason: Halt | None = None
+        """The reason to stop; None until a signal arrives."""
         self._presses = Presses()
-        self._events: SimpleQueue[None] = SimpleQueue()  # a handler may put something into it at any moment
+        self._events: SimpleQueue[None] = (
+            SimpleQueue()
+        )  # reentrant: a signal handler may put an item into it at any moment
 
     def install(self) -> None:
-        """Takes over the orderly signals, but for a SIGHUP that is ignored (nohup)."""
+        """Install handlers for the orderly signals, except for a SIGHUP that is ignored (nohup)."""
         for number in ORDERLY:
             if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._handle)
 
     def heed(self) -> None:
-        """Raises ``StoppedBefore`` if there is a reason to stop."""
+        """Raise ``StoppedBefore`` if a signal has arrived."""
         if self.reason is not None:
             raise StoppedBefore(f"{told(self.reason)} before anything was copied in this run")
 
     def unless_stopped(self, action: Callable[[], _Value]) -> _Value:
-        """What ``action`` returns, or raises.
+        """Run ``action`` in a thread; return its result, or raise its exception.
 
-        Raises ``StoppedBefore`` as soon as there is a reason; nobody waits for ``action`` then, and it goes on until
-        this process ends.
+        Raise ``StoppedBefore`` as soon as a signal arrives. Then ``action`` is not waited for, and may run until this
+        process ends.
         """
         values: list[_Value] = []
         errors: list[BaseException] = []
 
         def run() -> None:
-            signal.pthread_sigmask(signal.SIG_BLOCK, ORDERLY)  # they are for the thread that waits
+            signal.pthread_sigmask(signal.SIG_BLOCK, ORDERLY)  # The main thread handles them.
             try:
                 values.append(action())
             except BaseException as error:
@@ -90,10 +96,10 @@ class StopSignals:
         self.heed()
         try:
             thread = Beside(run)
-        except OSError:  # no thread is to be had: then there is no way but to wait
+        except OSError:  # No thread can be started: run the action in this one.
             values.append(action())
         else:
-            self._events.get()  # from the thread, or from a signal
+            self._events.get()  # returns when the thread ends or a signal arrives
             self.heed()
             thread.is_over(None)
         self.heed()
@@ -102,7 +108,7 @@ class StopSignals:
         return values[0]
 
     def ignore(self) -> None:
-        """The job is over, and its status told: there is nothing left to stop, and nothing to be told otherwise."""
+        """Ignore signals from now on: the job is over, and its status was reported."""
         for number in ORDERLY:
             signal.signal(number, signal.SIG_IGN)
 
@@ -115,9 +121,10 @@ class StopSignals:
 
 
 def status_of(reason: Halt) -> int | None:
-    """128 + signal if a signal is the reason."""
+    """Return 128 + signal number if the reason is a signal, else None."""
     return 128 + reason.code if reason.code > 0 else None
 
 
 def told(reason: Halt) -> str:
+    """Return the reason as part of a message."""
     return f"stopped by {reason.text}" if reason.code > 0 else f"stopped early: {reason.text}"

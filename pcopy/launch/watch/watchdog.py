@@ -1,14 +1,15 @@
-"""A thread beside each rank's work that tells of silence, and lets a second SIGINT end a rank that hangs.
+"""A thread of each rank that reports silence, and lets a second SIGINT end a rank that hangs.
 
-The main thread only leaves signs of life: it raises a count between slices, and remembers the task of each slice, which
-costs nothing to speak of. Threads of the kernel publish what they are at. This thread sleeps; every few seconds it
-compares. Where the count has stood still for long, or one row has been under way, it says since when, in which task,
-and in which call. A rank that is stopped as a whole (SIGSTOP) can say nothing itself: rank 0 tells
-of ranks that do not answer it.
+The main thread only leaves signs of life: it increments a counter between slices, and stores the current task, at
+almost no cost. Threads of the backend publish their current operation. The watchdog thread sleeps, and compares every
+few seconds. If the counter has not changed for long, or one row has been under way for long, it reports since when, in
+which task, and in which call. A rank that is stopped as a whole (SIGSTOP) can report nothing; rank 0 reports ranks that
+do not answer it.
 
-Python runs signal handlers in the main thread, so never while that hangs. And if the kernel gives a signal to a thread
-that hangs in a call, no other thread hears of it. So the main thread blocks these signals, and they come to this
-thread: the interpreter's wake-up descriptor tells it of each at once. The main thread runs the handler when it goes on.
+Python runs signal handlers in the main thread, so never while that thread hangs. And if the operating system delivers a
+signal to a thread that hangs in a call, no other thread sees it. So the main thread blocks these signals, and they are
+delivered to the watchdog thread: the interpreter's wake-up descriptor notifies it of each immediately. The main thread
+runs the handler when it continues.
 """
 
 from __future__ import annotations
@@ -32,29 +33,29 @@ from pcopy.units import show_clock
 
 
 class Pace(NamedTuple):
-    """All times in seconds."""
+    """Intervals of the watchdog, in seconds."""
 
     look: float = 5.0
-    """Between two looks."""
+    """Interval between two checks."""
     hanging: float = 30.0
-    """Without a sign of life, after which a rank tells of itself."""
+    """Time without a sign of life after which a rank reports its own silence."""
     hanging_on_stop: float = 3.0
-    """The same, and that after which rank 0 tells of others, once a signal has asked the rank to stop."""
+    """The same once a signal has asked the rank to stop; also the time after which rank 0 reports other ranks then."""
     no_answer: float = 60.0
-    """Without an answer, after which rank 0 tells of another rank, which may be unable to speak for itself."""
+    """Time without an answer after which rank 0 reports another rank, which may be unable to report itself."""
 
 
 PACE = Pace()
 _LATE = 3
-"""A look that comes later than so many intervals comes after this process was stopped itself."""
+"""Number of intervals after which a late check shows that this process itself was stopped."""
 _BREATH = 0.1
-"""Seconds between two tries to wait, where the system refuses that."""
+"""Seconds between two attempts to wait if the operating system refuses that."""
 _JOIN = 1.0
-"""Seconds that the thread has to end; only a terminal that takes nothing holds it up so long."""
+"""Seconds that the thread has to end; only a terminal that accepts no output delays it so long."""
 
 
 class Pulse:
-    """What the main thread leaves behind as it goes. ``silent`` are the ranks that have not answered rank 0 lately."""
+    """Signs of life of the main thread. ``silent`` are the ranks that have not answered rank 0 lately."""
 
     __slots__ = ("beats", "silent")
 
@@ -64,8 +65,14 @@ class Pulse:
 
 
 class Voice(NamedTuple):
-    """How the lines of a rank reach the user: ``say`` is called with each. ``hosts`` names each rank's host; empty: all
-    are on this one. Rank 0 also takes those of others from ``notices``."""
+    """How messages of a rank reach the user.
+
+    Fields:
+    - ``rank``: this rank.
+    - ``hosts``: the host of each rank; empty: all are on this host.
+    - ``say``: called with each message.
+    - ``notices``: on rank 0, the pipe with messages of other ranks.
+    """
 
     rank: int
     hosts: Sequence[str]
@@ -73,11 +80,12 @@ class Voice(NamedTuple):
     notices: NoticePipe | None = None
 
     def name(self, rank: int) -> str:
+        """Return a rank and its host, for messages."""
         return f"rank {rank} on {self.hosts[rank] if self.hosts else os.uname().nodename}"
 
 
 class Watchdog:
-    """The thread of one rank, between ``start`` and ``stop``, both called by the main thread."""
+    """The watchdog thread of one rank. The main thread calls ``start`` and ``stop``."""
 
     def __init__(
         self,
@@ -87,8 +95,15 @@ class Watchdog:
         pace: Pace | None = None,
         oldest: Callable[[], Doing | None] = lambda: None,
     ) -> None:
-        """``doing`` says what the main thread is at, empty if that is nothing; ``oldest`` which row has been under way
-        for longest. The other thread calls both."""
+        """Prepare without starting the thread.
+
+        Args:
+            voice: prints messages.
+            pulse: signs of life of the main thread.
+            doing: returns what the main thread is doing; empty: nothing. Called by the watchdog thread.
+            pace: intervals; None: the default.
+            oldest: returns the operation that has been under way for longest. Called by the watchdog thread.
+        """
         self._voice = voice
         self._oldest = oldest
         self._pulse = pulse
@@ -106,33 +121,34 @@ class Watchdog:
         self._over = allocate_lock()
 
     def start(self) -> None:
-        """Begins to watch the calling thread; where that can't be had, the job goes on without."""
+        """Watch the calling thread from now on; if no thread can be started, the job runs without."""
         try:
             self._wake, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
             self._over.acquire()
-            # Not threading.Thread, whose start waits for the thread: with 64 ranks that shows.
-            start_new_thread(self._run, ())  # with the signals that were let through before
+            # Not threading.Thread, whose start() waits for the new thread: with 64 ranks that takes noticeable time.
+            start_new_thread(self._run, ())  # The thread inherits the signal mask from before the block below.
         except (OSError, RuntimeError) as error:
             self._ends = True
             signal.set_wakeup_fd(-1)
-            self._voice.say(f"rank {self._voice.rank}: nobody watches for silence: {error}")
+            self._voice.say(f"rank {self._voice.rank}: cannot watch for silent ranks: {error}")
             return
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ORDERLY)
 
     def stop(self) -> None:
-        """Ends the thread, after a last look; waits for that only if something may be said yet."""
-        if self._ends:  # it has not begun
+        """Stop the thread after a last check; wait for it only if it may still print a message."""
+        if self._ends:  # not started
             return
         self._ends = True
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         signal.set_wakeup_fd(-1)
-        with contextlib.suppress(OSError):  # then it ends with its next look
+        with contextlib.suppress(OSError):  # Then it ends with its next check.
             os.write(self._waker, b"\0")
         if self._voice.rank == 0 or self._own.are_told:
             self._over.acquire(timeout=_JOIN)
 
     def _run(self) -> None:
+        """Check at intervals, and when a signal arrives; runs in the thread."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         pause = self._pace.look
@@ -140,13 +156,14 @@ class Watchdog:
             try:
                 if poll.poll(pause * 1000):
                     self._heed(os.read(self._wake, 64))
-            except OSError:  # the system is short of something; it may pass
+            except OSError:  # The system lacks a resource, perhaps for a moment.
                 time.sleep(_BREATH)
             self._look()
             pause = self._pace.look / 4 if self._own.are_told or self._stopping else self._pace.look
         self._over.release()
 
     def _heed(self, signals: bytes) -> None:
+        """Handle signals: report silences earlier, and exit on a second SIGINT."""
         if any(number in ORDERLY for number in signals):
             self._stopping = True
             self._own.hasten(self._pace.hanging_on_stop)
@@ -156,12 +173,13 @@ class Watchdog:
                 os._exit(128 + number)
 
     def _look(self) -> None:
+        """Check for silences, and print messages about them; on rank 0 also those of other ranks."""
         real = time.monotonic()
         self._now += min(real - self._real, _LATE * self._pace.look)
         self._real = real
-        row = self._oldest()
-        for own in self._own.look_at(self._pulse.beats, self._now, row and row.since):
-            self._tell(own, self._whereabouts(row))
+        oldest_row = self._oldest()
+        for own in self._own.look_at(self._pulse.beats, self._now, oldest_row and oldest_row.since):
+            self._tell(own, self._whereabouts(oldest_row))
         if self._voice.rank == 0:
             for rank, text in self._voice.notices.take() if self._voice.notices else ():
                 self._others.spoke(rank)
@@ -169,32 +187,36 @@ class Watchdog:
             for other in self._others.look(self._pulse.silent, self._now):
                 self._tell(other, None)
 
-    def _whereabouts(self, row: Doing | None) -> str:
-        """In which task the main thread hangs, if it does, and in which call; or in which one another thread does."""
-        call = f"in {row.operation or 'a call'} of {shown(row.path)}" if row is not None else ""
-        return ", ".join(filter(None, (self._doing() if self._own.is_main or row is None else "", call)))
+    def _whereabouts(self, oldest_row: Doing | None) -> str:
+        """Return the task in which the main thread hangs, if it does, and the call in which it or a thread of the
+        backend hangs.
+        """
+        call = f"in {oldest_row.operation or 'a call'} of {shown(oldest_row.path)}" if oldest_row is not None else ""
+        return ", ".join(filter(None, (self._doing() if self._own.is_main or oldest_row is None else "", call)))
 
     def _tell(self, silence: Silence, doing: str | None) -> None:
-        """``doing``: of this rank itself, None for another one."""
+        """Print a message about a silence. ``doing``: what this rank is doing; None if the silence is that of
+        another rank.
+        """
         over, lasts = ("answers again after", "has not answered for")
         if doing is not None:
             over, lasts = ("goes on after", "has been silent for")
         if silence.is_over:
-            story = f"{over} {show_clock(silence.seconds)}"
+            text = f"{over} {show_clock(silence.seconds)}"
         else:
-            outlook = "a second SIGINT leaves at once" if self._presses.any else "the job waits"
+            advice = "a second SIGINT leaves at once" if self._presses.any else "the job waits"
             since = time.strftime("%H:%M:%S", time.localtime(time.time() - silence.seconds))
             span = f"{show_clock(silence.seconds)} (since {since})"
-            story = f"{lasts} {span}{f', {doing}' if doing else ''}; {outlook}"
-        self._voice.say(f"{self._voice.name(silence.rank)} {story}")
+            text = f"{lasts} {span}{f', {doing}' if doing else ''}; {advice}"
+        self._voice.say(f"{self._voice.name(silence.rank)} {text}")
 
 
 _READ_BYTES = 64 << 10
-"""Bytes that are taken from the pipe at once: as many as a pipe holds."""
+"""Bytes that are read from the pipe in one call: the capacity of a pipe."""
 
 
 class NoticePipe:
-    """Made before the ranks are forked; after that each keeps its own end."""
+    """A pipe for messages to rank 0. It is created before the ranks are forked; then each rank keeps its own end."""
 
     def __init__(self) -> None:
         self._reading, self._writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -204,27 +226,29 @@ class NoticePipe:
         let_go(writing)
 
     def keep(self, rank: int) -> None:
-        """Gives up the end that ``rank`` does not need."""
+        """Close the end that ``rank`` does not need."""
         let_go(self._reading if rank else self._writing)
 
     def send(self, rank: int, text: str) -> None:
-        """Leaves ``text`` (one line) for rank 0; nothing happens if nobody reads it."""
+        """Send ``text`` (one line) to rank 0; errors, such as a closed pipe, are ignored."""
         line = b"%d %s" % (rank, text.encode("utf-8", "backslashreplace"))
         with contextlib.suppress(OSError):
             os.write(self._writing, line[: select.PIPE_BUF - 1].replace(b"\n", b" ") + b"\n")
 
     def claim(self) -> bool:
-        """Whether this rank is the first of all to ask: what befalls all of them alike is told by one."""
+        """Return True on the first rank that calls this, so that one rank reports an event that concerns all of
+        them.
+        """
         try:
             return bool(os.read(self._turn, 1))
-        except OSError:  # it may be told twice, but it is told
+        except OSError:  # Rather report it twice than not at all.
             return True
 
     def take(self) -> list[tuple[int, str]]:
-        """At rank 0: what has come, as (rank, text)."""
+        """Return the messages that have arrived, as (rank, text); on rank 0."""
         try:
             data = os.read(self._reading, _READ_BYTES)
-        except OSError:  # there is nothing, or it comes with the next look
+        except OSError:  # Nothing has arrived, or it is read at the next check.
             return []
         *lines, self._rest = (self._rest + data).split(b"\n")
         pairs = (line.decode("utf-8", "replace").partition(" ") for line in lines)

@@ -1,1 +1,1 @@
-"""The report as a page for people."""
+"""The report as an HTML page for people."""

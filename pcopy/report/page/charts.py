@@ -1,6 +1,6 @@
-"""Charts of the page: SVG that is stretched to the width there is, and labels beside it in HTML, which are not.
+"""Charts of the report page: SVG that is stretched to the available width, with unstretched labels in HTML next to it.
 
-Each has its values as titles, which browsers show under the pointer without a script, and a table next to it.
+Values are titles of SVG elements, which browsers show under the pointer without a script. Each chart also has a table.
 """
 
 from __future__ import annotations
@@ -12,22 +12,23 @@ from pcopy.named import NamedTuple
 from pcopy.report.page.markup import Markup, element, joined
 
 MOST_BINS = 96
-"""Columns of a chart over time: some of 10 pixels on a desktop, of 3 on a phone."""
+"""Maximum number of columns of a chart over time: each is about 10 pixels wide on a desktop, 3 on a phone."""
 
 _WIDTH, _HEIGHT = 1000, 100
-"""The coordinates of a chart, before it is stretched."""
+"""Size of a chart in SVG coordinates, before it is stretched."""
 
 _LEAST = 0.8
-"""The least height of a column, in these coordinates, and the least part of a band, in hundredths."""
+"""Minimum height of a column in these coordinates, and minimum part of a band in hundredths."""
 
 _STEPS = (1, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 40, 50, 60, 80, 100, 150, 200, 300, 400, 500, 600, 800)
-"""What a scale may end at, below the next unit."""
+"""Values at which a scale may end, below the next unit."""
 
 Show = Callable[[float], str]
+"""Returns a number as text."""
 
 
 class Bin(NamedTuple):
-    """From ``start`` to ``end``, in seconds, so much per second."""
+    """A rate per second, from ``start`` to ``end`` in seconds."""
 
     start: float
     end: float
@@ -35,7 +36,7 @@ class Bin(NamedTuple):
 
 
 class Series(NamedTuple):
-    """A curve: what it is called, its class in the style sheet, and its bins."""
+    """A curve: its title, its class in the style sheet, and its bins."""
 
     title: str
     kind: str
@@ -43,9 +44,10 @@ class Series(NamedTuple):
 
 
 def binned(times: Sequence[float], sums: Sequence[float], most: int = MOST_BINS) -> list[Bin]:
-    """Rates in equal spans of time, of what had been summed up at these times; between two it grows evenly.
+    """Return rates in equal intervals of time, from cumulative sums at given times.
 
-    Samples come irregularly: two that are a millisecond apart would make a peak that never was.
+    Sums between two times are interpolated. Samples are irregular: two that are a millisecond apart would otherwise
+    produce a false peak.
     """
     start, end = times[0], times[-1]
     number = min(most, len(times) - 1)
@@ -53,12 +55,15 @@ def binned(times: Sequence[float], sums: Sequence[float], most: int = MOST_BINS)
         return []
     width = (end - start) / number
     edges = [start + width * each for each in range(number)] + [end]
-    at = _interpolated(times, sums, edges)
-    return [Bin(edges[each], edges[each + 1], max(0.0, (at[each + 1] - at[each]) / width)) for each in range(number)]
+    sums_at_edges = _interpolated(times, sums, edges)
+    return [
+        Bin(edges[each], edges[each + 1], max(0.0, (sums_at_edges[each + 1] - sums_at_edges[each]) / width))
+        for each in range(number)
+    ]
 
 
 def _interpolated(times: Sequence[float], sums: Sequence[float], edges: Sequence[float]) -> list[float]:
-    """What had been summed up at these ``edges``; both rise."""
+    """Return the cumulative sums at these ``edges``; times and edges must increase."""
     values, after = [], 1
     for edge in edges:
         while after < len(times) - 1 and times[after] < edge:
@@ -70,7 +75,7 @@ def _interpolated(times: Sequence[float], sums: Sequence[float], edges: Sequence
 
 
 def scale(most: float, base: int) -> float:
-    """A round number that is ``most`` or a little more; ``base`` is 1024 for bytes."""
+    """Return a round number that is ``most`` or a little more; ``base`` is 1024 for bytes."""
     unit = 1.0
     while most > _STEPS[-1] * unit * (1.28 if base == 1024 else 1.25) - 1e-9:
         unit *= base
@@ -78,7 +83,15 @@ def scale(most: float, base: int) -> float:
 
 
 def over_time(series: Sequence[Series], show: Show, base: int, title: str, clock: Show) -> Markup:
-    """Curves of one unit, one above the other's foot; nothing if all of them are flat."""
+    """Return a chart with curves of the same unit; empty if all of them are 0.
+
+    Args:
+        series: the curves.
+        show: returns a rate as text.
+        base: 1024 for bytes, else 1000.
+        title: title of the chart.
+        clock: returns a time as text.
+    """
     most = max((each.rate for curve in series for each in curve.bins), default=0.0)
     if most <= 0:
         return joined()
@@ -102,23 +115,25 @@ def over_time(series: Sequence[Series], show: Show, base: int, title: str, clock
 def figure(
     title: str, drawing: Markup, keys: Sequence[tuple[str, str]], labels: Markup | None, axis: Markup | None
 ) -> Markup:
-    """A drawing with a caption, what its colours mean, and the labels of its axes."""
+    """Return a drawing with its caption, a key of its colours, and the labels of its axes."""
     legend = [element("span", element("i", class_=kind), name, class_="key") for name, kind in keys if len(keys) > 1]
     caption = element("figcaption", element("b", title), *legend)
     return element("figure", caption, element("div", labels, drawing, class_="plot"), axis, class_="chart")
 
 
 def _labels(top: float, show: Show) -> Markup:
-    """They are round numbers, but for the last digits that others need."""
+    """Return the labels of the vertical axis, without superfluous zeros."""
     shown = (re.sub(r"(\.\d*?)0+(?= |/|$)", r"\1", show(each)).replace(". ", " ") for each in (top, top / 2))
     return element("div", *(element("span", text) for text in (*shown, "0")), class_="scale")
 
 
 def _times(end: float, clock: Show) -> Markup:
+    """Return the labels of the time axis."""
     return element("div", *(element("span", clock(end * each / 4)) for each in range(5)), class_="axis")
 
 
 def _grid() -> Markup:
+    """Return horizontal lines."""
     lines = [
         element("line", x1=0, x2=_WIDTH, y1=height, y2=height, class_="grid") for height in (0, _HEIGHT // 2, _HEIGHT)
     ]
@@ -126,7 +141,9 @@ def _grid() -> Markup:
 
 
 def _curve(curve: Series, top: float, end: float) -> Markup:
-    """Steps: within a bin nothing more is known. Where there is nothing, no line hides the other curve's."""
+    """Return a curve as steps, since rates within a bin are unknown. A rate of 0 draws no line that would hide
+    another curve.
+    """
     path, is_drawn = [], False
     for each in curve.bins:
         if each.rate and not is_drawn:
@@ -143,7 +160,7 @@ def _curve(curve: Series, top: float, end: float) -> Markup:
 
 
 def _hints(series: Sequence[Series], end: float, show: Show, clock: Show) -> list[Markup]:
-    """What a pointer over a bin shows."""
+    """Return invisible rectangles with the values of each bin as their titles."""
     hints = []
     for number, each in enumerate(series[0].bins):
         rates = [f"{curve.title} {show(curve.bins[number].rate)}" for curve in series]
@@ -154,7 +171,9 @@ def _hints(series: Sequence[Series], end: float, show: Show, clock: Show) -> lis
 
 
 def columns(groups: Sequence[Sequence[tuple[float, str]]], kinds: Sequence[str], titles: Sequence[str]) -> Markup:
-    """Columns that are parts of one on top of another: each group's (value, class), with its title."""
+    """Return stacked columns: one per group of (value, class), with a title each. The first of ``kinds`` is the
+    label.
+    """
     most = max((sum(value for value, _ in group) for group in groups), default=0) or 1
     width = _WIDTH / max(1, len(groups))
     drawn: list[Markup] = []
@@ -173,13 +192,13 @@ def columns(groups: Sequence[Sequence[tuple[float, str]]], kinds: Sequence[str],
 
 
 def _visible(group: Sequence[tuple[float, str]], least: float) -> list[tuple[float, str]]:
-    """Little is not to be taken for nothing: a column has at least that height, and then one colour."""
+    """Return the parts of a column; a column that would be invisibly low gets the height ``least`` and one colour."""
     whole, most = sum(value for value, _ in group), max(group, default=(0.0, ""))
     return [(least, most[1])] if 0 < whole < least else [each for each in group if each[0]]
 
 
 def band(parts: Sequence[tuple[float, str, str]], label: str) -> Markup:
-    """Parts of a whole in one bar: (value, class, title)."""
+    """Return the parts of a whole as one bar: (value, class, title)."""
     whole = sum(value for value, _, _ in parts) or 1.0
     widths = [max(_LEAST / _HEIGHT, value / whole) if value else 0.0 for value, _, _ in parts]
     drawn, left = [], 0.0
@@ -195,7 +214,7 @@ def band(parts: Sequence[tuple[float, str, str]], label: str) -> Markup:
 
 
 def bar(share: float) -> Markup:
-    """A short bar in a cell of a table; the number stands beside it."""
+    """Return a short bar for a cell of a table that also has the number."""
     percent = f"{max(0.0, min(1.0, share)) * 100:.1f}%"
     return element(
         "svg",
@@ -207,9 +226,10 @@ def bar(share: float) -> Markup:
 
 
 def _box(left: float, width: float, top: float = 0.0, height: float = _HEIGHT) -> dict[str, str]:
+    """Return the attributes of a rectangle."""
     return {"x": _number(left), "y": _number(top), "width": _number(width), "height": _number(height)}
 
 
 def _number(value: float) -> str:
-    """A coordinate, without digits that nobody could see."""
+    """Return a coordinate with one decimal at most."""
     return f"{value:.1f}".removesuffix(".0")

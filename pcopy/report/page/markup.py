@@ -1,7 +1,7 @@
-"""HTML and SVG that cannot be broken out of: text is escaped unless this module has made it.
+"""HTML and SVG with all text escaped, except markup that this module has created.
 
-What a file system says is text like any other. It comes escaped from ``pcopy.text.shown``, so that it holds no control
-characters; a name in a script that is written from right to left is kept to itself by ``<bdi>``.
+Text from a file system comes from ``pcopy.text.shown`` with control characters escaped. ``<bdi>`` isolates names in a
+script that is written from right to left.
 """
 
 from __future__ import annotations
@@ -10,20 +10,24 @@ from html import escape
 
 
 class Markup(str):
-    """What is markup already."""
+    """Text that is markup, and is not escaped."""
 
     __slots__ = ()
 
 
 Child = str | int | Markup | None
-"""Text or markup; None is nothing."""
+"""Contents of an element: text or markup; None stands for nothing."""
 
 _EMPTY = frozenset(("meta", "br", "hr", "col"))
 """Elements without an end tag."""
 
 
 def element(tag: str, *children: Child, **attributes: str | int | float | None) -> Markup:
-    """``class_`` stands for ``class``, ``view_box`` for ``viewBox``, other ``_`` for hyphens; None is left out."""
+    """Return an element with children and attributes.
+
+    In names of attributes ``class_`` stands for ``class``, ``view_box`` for ``viewBox``, and any other ``_`` for a
+    hyphen. An attribute whose value is None is omitted.
+    """
     words = [tag]
     for key, value in attributes.items():
         if value is not None:
@@ -34,15 +38,17 @@ def element(tag: str, *children: Child, **attributes: str | int | float | None) 
 
 
 def joined(*children: Child) -> Markup:
+    """Return children one after the other, as markup."""
     return Markup("".join(_escaped(child) for child in children))
 
 
 def _escaped(child: Child) -> str:
+    """Return a child as markup."""
     if child is None:
         return ""
     return child if isinstance(child, Markup) else escape(str(child))
 
 
 def path(text: str) -> Markup:
-    """A path as it is shown."""
+    """Return a path as markup; it must be escaped by ``shown`` already."""
     return element("bdi", text, class_="path")

@@ -1,7 +1,7 @@
-"""The whole page: one file that asks the network for nothing, and runs no script.
+"""The HTML page of a report: one file that loads nothing from the network and runs no script.
 
-Its policy (Content-Security-Policy) allows its own style sheet only, by the digest of that: whatever a name of a file
-would bring in does nothing, even if it got past the escaping.
+Its Content-Security-Policy allows only its own style sheet, identified by its digest. So markup in a file name would
+have no effect even if it were not escaped.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _STYLE = Path(__file__).with_name("style.css")
 
 
 def page_of(values: Mapping[str, Any]) -> str:
-    """The page of a report, from its values for programs."""
-    told = (
+    """Return the page of a report, from the values of the JSON report."""
+    contents = (
         _heading(values), _tiles(values), sections.items(values), sections.over(values), sections.sizes(values),
         sections.ranks(values), sections.slowest(values), sections.failures(values), sections.layouts(values),
         sections.job(values), _foot(values),
     )  # fmt: skip
     title = f"{values['program']}: {_what(values)}: {values['meaning']}"
-    return document(title, *told, comment=f"{values['format']} {values['version']}")
+    return document(title, *contents, comment=f"{values['format']} {values['version']}")
 
 
-def document(title: str, *told: Child, comment: str) -> str:
-    """A page with this title, and what is ``told``; the ``comment`` says what it is."""
+def document(title: str, *contents: Child, comment: str) -> str:
+    """Return an HTML page with this title and contents; ``comment`` identifies the format of the file."""
     style = _STYLE.read_text("utf-8")
     digest = b2a_base64(sha256(style.encode()).digest(), newline=False).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
@@ -46,11 +46,12 @@ def document(title: str, *told: Child, comment: str) -> str:
         element("title", title),
         element("style", Markup(style)),
     )
-    body = element("body", element("main", *told))
+    body = element("body", element("main", *contents))
     return f"<!doctype html>\n<!-- {comment} -->\n{element('html', head, body, lang='en')}\n"
 
 
 def _what(values: Mapping[str, Any]) -> str:
+    """Return the source and destination of the job, as text."""
     sources = values["job"]["sources"]
     source = sources[0]["path"] if len(sources) == 1 else counted(len(sources), "source", "sources")
     target = values["job"]["destination"]
@@ -58,6 +59,7 @@ def _what(values: Mapping[str, Any]) -> str:
 
 
 def _heading(values: Mapping[str, Any]) -> Markup:
+    """Return the header of the page: source, destination and outcome."""
     sources, target = values["job"]["sources"], values["job"]["destination"]
     source = path(sources[0]["path"]) if len(sources) == 1 else counted(len(sources), "source", "sources")
     names = (source, element("span", "→", class_="to"), path(target["path"])) if target else (source,)
@@ -72,12 +74,15 @@ def _heading(values: Mapping[str, Any]) -> Markup:
         element("h1", *names),
         element("span", state, class_=f"state {kind}"),
         element("p", values["halted"]) if values["halted"] else None,
-        element("p", f"A dry run: nothing was changed. What is {values['done']} here would be.") if is_dry else None,
+        element("p", f"A dry run: nothing was changed. Items shown as {values['done']} would have been.")
+        if is_dry
+        else None,
         element("p", link) if link else None,
     )
 
 
 def _tiles(values: Mapping[str, Any]) -> Markup:
+    """Return the most important numbers as boxes."""
     totals, run, seconds = values["totals"], values["this_run"], values["seconds"]
     is_first = values["job"]["run"] == 1
     done = values["done"]
@@ -99,5 +104,6 @@ def _tiles(values: Mapping[str, Any]) -> Markup:
 
 
 def _foot(values: Mapping[str, Any]) -> Markup:
+    """Return the footer of the page."""
     text = f"Made by {values['program']} {values['program_version']} at {values['ended']}. Sizes are in powers of 1024."
     return element("footer", text)

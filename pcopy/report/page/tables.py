@@ -1,4 +1,4 @@
-"""Tables of the page."""
+"""Tables of the report page."""
 
 from __future__ import annotations
 
@@ -11,14 +11,27 @@ def table(
     heads: Sequence[str], rows: Iterable[Sequence[Child]], *, text: Sequence[int] = (0,), less: Sequence[int] = (),
     caption: str = "", kind: str | None = None,
 ) -> Markup:  # fmt: skip
-    """``text``: columns that hold words, and may break; ``less``: those that a narrow screen leaves out."""
+    """Return a table.
+
+    Args:
+        heads: titles of the columns.
+        rows: cells of each row.
+        text: columns that contain words, and may be wrapped.
+        less: columns that are hidden on a narrow screen.
+        caption: caption of the table; empty: none.
+        kind: its class in the style sheet.
+    """
 
     def classes(column: int) -> str | None:
         words = [name for name, among in (("text", text), ("less", less)) if column in among]
         return " ".join(words) or None
 
-    head = element("tr", *(element("th", name, scope="col", class_=classes(at)) for at, name in enumerate(heads)))
-    body = [element("tr", *(element("td", cell, class_=classes(at)) for at, cell in enumerate(row))) for row in rows]
+    head = element(
+        "tr", *(element("th", name, scope="col", class_=classes(column)) for column, name in enumerate(heads))
+    )
+    body = [
+        element("tr", *(element("td", cell, class_=classes(column)) for column, cell in enumerate(row))) for row in rows
+    ]
     title = element("caption", caption) if caption else None
     return element(
         "div", element("table", title, element("thead", head), element("tbody", *body), class_=kind), class_="wide"
@@ -26,11 +39,11 @@ def table(
 
 
 def folded(summary: str, *inside: Child, is_open: bool = False) -> Markup:
-    """What is shown when one asks for it."""
+    """Return an element that the reader can unfold, with ``summary`` as its title."""
     return element("details", element("summary", summary), *inside, open="" if is_open else None)
 
 
 def facts(pairs: Iterable[tuple[str, Child]]) -> Markup:
-    """Names and values; those without a value are left out."""
+    """Return a list of names and values; those without a value are omitted."""
     rows = [joined for name, value in pairs if value for joined in (element("dt", name), element("dd", value))]
     return element("dl", *rows, class_="facts")
