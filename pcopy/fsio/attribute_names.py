@@ -1,8 +1,8 @@
-"""The name of an extended attribute says whether it belongs to the item, or to its file system or this host.
+"""Classification of extended attributes by their names.
 
-Attributes that file systems and daemons keep for themselves mean nothing elsewhere. Some even undo the copy: XFS shows
-root its ACLs a second time, under names of its own. Such names are built in. libattr's list on the machine, which
-``cp -a`` reads too, may add some.
+Attributes that file systems and daemons keep for themselves mean nothing on another file system. Some even damage the
+copy: XFS shows root its ACLs a second time, under names of its own. Such names are built in. The machine's list of
+libattr (/etc/xattr.conf), which ``cp -a`` reads too, may add some.
 """
 
 from __future__ import annotations
@@ -24,12 +24,19 @@ SELINUX = "security.selinux"
 _NAMESPACES = ("user.", "trusted.", "security.", "system.")
 
 CONFIGURATION = "/etc/xattr.conf"
+"""Path of libattr's list of attribute names."""
 _LARGEST = 64 << 10
-"""Bytes of the configuration that are read."""
+"""Number of bytes of ``CONFIGURATION`` that are read."""
 
 
 class Kind(Enum):
-    """NEVER copied; an ACL, of whatever model; a HINT for the file system that holds the item; or the item's OWN."""
+    """How extended attributes of one name are treated.
+
+    - ``NEVER``: never copied, since the attribute belongs to its file system or to this host.
+    - ``ACL``: an access control list of any model; copied if ACLs are preserved.
+    - ``HINT``: advice to the file system that holds the item; copied where the target supports it.
+    - ``OWN``: an ordinary attribute of the item; copied if extended attributes are preserved.
+    """
 
     NEVER = "never"
     ACL = "acl"
@@ -41,14 +48,14 @@ _ACLS = frozenset({*POSIX_ACLS, "system.richacl", "system.nfs4acl"})
 _ACL_FAMILIES = ("system.nfs4_", "system.cifs_", "system.smb3_")
 _LUSTRE = frozenset({"lov", "lma", "link", "som", "fid", "version", "hsm", "dmv", "lmv"})
 EACH_FILE_ON_LUSTRE = (b"lustre.lov", b"trusted.lov", b"trusted.lma", b"trusted.link")
-"""Has these, as root sees it."""
+"""Extended attributes that every file on Lustre has, as root sees them."""
 _NEVER = frozenset({"security.ima", "security.evm", "trusted.gfid", *(f"trusted.{name}" for name in _LUSTRE)})
 _NEVER_FAMILIES = (
-    "trusted.pcopy.",  # our own (pcopy.fsio.half_written)
+    "trusted.pcopy.",  # set by pcopy itself (pcopy.fsio.half_written)
     "user.pcopy.",
     "lustre.",
     "trusted.SGI_",  # XFS
-    "trusted.gfid2path.",  # GlusterFS, with those that follow
+    "trusted.gfid2path.",  # GlusterFS, as are the next five
     "trusted.glusterfs.",
     "trusted.afr.",
     "trusted.pgfid.",
@@ -62,7 +69,7 @@ _NEVER_FAMILIES = (
 
 @lru_cache(1024)
 def kind_of(name: str) -> Kind:
-    """What is done with attributes of that name."""
+    """Return the ``Kind`` of the extended attribute ``name``."""
     if name in _ACLS or name.startswith(_ACL_FAMILIES):
         return Kind.ACL
     if name in _NEVER or name.startswith(_NEVER_FAMILIES):
@@ -83,7 +90,11 @@ def is_foreign(name: str) -> bool:
 
 @cache
 def _configured() -> tuple[tuple[str, Kind], ...]:
-    """The patterns of the machine's list that anybody trusts: a plain file of root's, which nobody else may write."""
+    """Return the patterns of ``CONFIGURATION`` with their kinds.
+
+    The result is empty if the file cannot be read, or cannot be trusted: it must be a regular file that belongs to root
+    and that no other user may write.
+    """
     with suppress(OSError):
         descriptor = open_patiently(CONFIGURATION, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:
@@ -96,7 +107,10 @@ def _configured() -> tuple[tuple[str, Kind], ...]:
 
 
 def parsed(text: bytes) -> tuple[tuple[str, Kind], ...]:
-    """The patterns in ``text`` (attr's xattr.conf) with what they stand for; other lines say nothing."""
+    """Return the patterns in ``text`` with their kinds; ignore lines that are not understood.
+
+    ``text`` has the format of attr's xattr.conf: a pattern and ``skip`` or ``permissions`` on each line.
+    """
     actions = {"skip": Kind.NEVER, "permissions": Kind.ACL}
     lines = (line.partition("#")[0].split() for line in os.fsdecode(text).splitlines())
     return tuple((words[0], actions[words[1]]) for words in lines if len(words) == 2 and words[1] in actions)

@@ -1,8 +1,11 @@
-"""An item's metadata: read from one descriptor, applied through another.
+"""Metadata of an item: read it through one descriptor, apply it through another.
 
-The order is chown, extended attributes, chmod, ACLs, times: chown clears set-id bits and file capabilities, a file
-that its owner can't write takes no user attributes, an ACL changes the mode, and everything changes the times
-(chown(2), xattr(7), capabilities(7), acl(5)).
+The order is chown, extended attributes, chmod, ACLs, times (chown(2), xattr(7), capabilities(7), acl(5)):
+
+- chown clears set-id bits and file capabilities;
+- a file that its owner cannot write accepts no ``user.*`` attributes;
+- an ACL changes the mode;
+- every change may change the times.
 """
 
 from __future__ import annotations
@@ -22,36 +25,42 @@ from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.named import NamedTuple
 
 SET_ID = stat.S_ISUID | stat.S_ISGID
+"""The set-user-ID and set-group-ID bits."""
 
 NO_ATTRIBUTES = (errno.ENOTSUP, errno.ENOSYS)
-"""Where there are no extended attributes."""
+"""Errors of a file system that has no extended attributes."""
 
 _NO_MODES = (errno.EPERM, *NO_ATTRIBUTES)
-"""Errors of servers that set no mode of one's own file."""
+"""Errors of servers that refuse to set the mode of a file, even for its owner."""
 
 _SECOND = 10**9
-"""In nanoseconds."""
+"""One second, in nanoseconds."""
 _FIRST, _END = 315_532_800 * _SECOND, 2**31 * _SECOND
-"""Times that all file systems can hold: FAT from 1980 on, those with 32 bits until 2038."""
+"""Start and end of the times that all file systems can store, in nanoseconds since 1970.
+
+FAT stores times from 1980 on; file systems with 32 bits store times before 2038.
+"""
 _DAY = 86_400 * _SECOND
-"""As exact as access times are on FAT."""
+"""One day, in nanoseconds: the resolution of access times on FAT."""
 
 _ALL_RIGHTS, _OWNERS_RIGHTS = 0o777, 0o700
 """Permission bits of all classes, and of the owner alone (inode(7))."""
 
 Handle = int | bytes
-"""A descriptor, or ``/proc/self/fd/N`` of an O_PATH descriptor (for what can't be opened otherwise)."""
+"""A descriptor; or the path ``/proc/self/fd/N`` of an O_PATH descriptor, for items that cannot be opened otherwise."""
 
 
 Unread = tuple[tuple[str, int], ...]
-"""The operation and the errno of each extended attribute that could not be read."""
+"""The failed operation and the errno of each extended attribute that could not be read."""
 
 
 class Attributes(NamedTuple):
     """Metadata of one item; times are nanoseconds since 1970.
 
-    ``mode`` gives no rights that an ACL of the source denies, where the copy does not get that ACL. ``unread``: see
-    ``Unread``; the item gets all other metadata, and has failed.
+    Fields:
+    - ``mode``: grants no permission that an ACL of the source denies, if the copy does not get that ACL.
+    - ``unread``: attributes that could not be read (see ``Unread``). The copy gets all other metadata, and the item
+      counts as failed.
     """
 
     mode: int
@@ -64,10 +73,10 @@ class Attributes(NamedTuple):
 
 
 class Xattrs(NamedTuple):
-    """The extended attributes of a source that its copy keeps, ACLs among them.
+    """The extended attributes of a source that its copy keeps, including ACLs.
 
-    ``rights``: permission bits that the copy may have at most. They are restricted by an access ACL that the copy does
-    not get. If that ACL cannot be read, only its owner has any.
+    ``rights``: the permission bits that the copy may have at most. They are fewer than all if the copy does not get the
+    source's access ACL. If that ACL cannot be read, only the owner keeps permissions.
     """
 
     found: tuple[tuple[str, bytes], ...] = ()
@@ -75,22 +84,26 @@ class Xattrs(NamedTuple):
     rights: int = _ALL_RIGHTS
 
     def mode(self, mode: int) -> int:
-        """Return the ``mode`` of the source without the permission bits that the copy may not have."""
+        """Return ``mode``, the mode of the source, without the permission bits that the copy must not have."""
         return mode & ~(_ALL_RIGHTS & ~self.rights)
 
     @property
     def problem(self) -> MetadataProblem | None:
-        """The problem with which the item fails, though its contents are copied; None if all was read."""
+        """The problem that makes the item fail although its contents are copied; None if all attributes were read."""
         return unread_problem(self.unread)
 
 
 class Applied(NamedTuple):
-    """What became of metadata that was no error.
+    """Outcome of applying metadata, as far as it is no error.
 
-    ``excused`` items lacked a privilege, or had an attribute that their new file system does not support; ``notices``
-    are for the user. ``unknown`` are such attributes, and calls that it does not support: reported once, not per item.
-    ``layout`` is the reason why a file did not get the layout that was wanted (``pcopy.fsio.layout``); ``fewer`` is the
-    attribute of one with fewer stripes, if it has got that instead.
+    Fields:
+    - ``excused``: number of items for which this process lacked a privilege, or which have an attribute that the new
+      file system does not support.
+    - ``notices``: lines for the user.
+    - ``unknown``: attributes and system calls that the new file system does not support. They are reported once, not
+      per item.
+    - ``layout``: the reason why a file did not get the wanted layout (``pcopy.fsio.layout``); empty if it did.
+    - ``fewer``: the layout attribute of a file that got fewer stripes than wanted; else empty.
     """
 
     excused: int = 0
@@ -101,10 +114,14 @@ class Applied(NamedTuple):
 
 
 NO_XATTRS = Xattrs()
+"""The value for an item without extended attributes."""
 
 
 def is_copied(name: str, preserve: Preserve) -> bool:
-    """Does this extended attribute belong to the item's contents (and not to its file system or to this host)?"""
+    """Return True if ``preserve`` says that the extended attribute ``name`` is copied.
+
+    Attributes that belong to a file system or to this host are not.
+    """
     kind = kind_of(name)
     if kind is Kind.ACL:
         return preserve.acl
@@ -112,10 +129,10 @@ def is_copied(name: str, preserve: Preserve) -> bool:
 
 
 def is_dropped(name: str, preserve: Preserve) -> bool:
-    """Does it go from an existing target whose source lacks it?
+    """Return True if the extended attribute ``name`` is removed from an existing target whose source lacks it.
 
-    Only what any item may have or not have: ACLs of other models are another view of owner and mode, which every item
-    has, and how a file system keeps its files is its own affair.
+    Only attributes that any item may have or lack are removed. ACLs of other models than POSIX are another view of
+    owner and mode, which every item has. Attributes by which a file system organises its files are left unchanged.
     """
     kind = kind_of(name)
     if name in POSIX_ACLS:
@@ -127,11 +144,11 @@ def read_xattrs(handle: Handle, preserve: Preserve, names: list[str] | None = No
     """Return the extended attributes of a source that its copy keeps.
 
     Args:
-        names: of all extended attributes, if they are known.
-        follow: False if ``handle`` is a path whose last name may be that of a symbolic link.
+        names: names of all extended attributes; None if they are not known yet.
+        follow: False if ``handle`` is a path whose last component may be a symbolic link.
 
-    Raises ``Problem`` for a file that is marked as half written, and for a name that no longer exists. An attribute
-    that cannot be read is no reason not to copy the contents: it is ``unread``.
+    Raise ``Problem`` if the file is marked as half written, or if its name no longer exists. An attribute that cannot
+    be read does not prevent the copy of the contents: it is listed in ``unread``.
     """
     at = partial if follow else partial(partial, follow_symlinks=False)
     if names is None:
@@ -152,7 +169,7 @@ def read_xattrs(handle: Handle, preserve: Preserve, names: list[str] | None = No
         try:
             value = patiently(at(os.getxattr, handle, name))
         except OSError as error:
-            if error.errno == errno.ENODATA:  # it was removed meanwhile
+            if error.errno == errno.ENODATA:  # another process has removed it
                 continue
             rights = _OWNERS_RIGHTS if name == ACCESS_ACL else rights
             if is_kept:
@@ -166,7 +183,11 @@ def read_xattrs(handle: Handle, preserve: Preserve, names: list[str] | None = No
 
 
 def _unlisted(handle: Handle, error: OSError, preserve: Preserve, *, follow: bool) -> Xattrs:
-    """As ``read_xattrs``, where the names cannot be listed: the attributes that decide about rights are asked for."""
+    """Return the result of ``read_xattrs`` if listxattr failed with ``error``.
+
+    Without a list of names, only two attributes are read: the mark of a half-written file, which makes this raise
+    ``Problem``, and the access ACL, which may restrict the permissions of the copy.
+    """
     if error.errno in NO_ATTRIBUTES:
         return NO_XATTRS
     unread = (_unread("listxattr", error, by_name=not follow),) if preserve.xattr or preserve.acl else ()
@@ -183,14 +204,17 @@ def _unlisted(handle: Handle, error: OSError, preserve: Preserve, *, follow: boo
 
 
 def rights_without(acl: bytes) -> int:
-    """As ``pcopy.fsio.posix_acl.rights_without``, which few copies need."""
-    from pcopy.fsio import posix_acl
+    """Return the permission bits that an item may have without its access ACL ``acl``."""
+    from pcopy.fsio import posix_acl  # imported here, since few copies need it
 
     return posix_acl.rights_without(acl)
 
 
 def _unread(operation: str, error: OSError, *, by_name: bool) -> tuple[str, int]:
-    """Raise ``Problem`` if the item was asked for by its name, which no longer exists."""
+    """Return the entry of ``Unread`` for ``error``.
+
+    Raise ``Problem`` if the item was accessed by its name (``by_name``) and that name no longer exists.
+    """
     number = error.errno or errno.EIO
     if by_name and number == errno.ENOENT:
         raise Problem(operation, number, on_source=True, changed=True) from error
@@ -198,7 +222,7 @@ def _unread(operation: str, error: OSError, *, by_name: bool) -> tuple[str, int]
 
 
 def list_xattrs(handle: Handle) -> list[str]:
-    """The names of a target's extended attributes; raises ``Problem``."""
+    """Return the names of a target's extended attributes; raise ``Problem``."""
     try:
         return patiently(lambda: os.listxattr(handle))
     except OSError as error:
@@ -208,13 +232,13 @@ def list_xattrs(handle: Handle) -> list[str]:
 
 
 def read_attributes(handle: Handle, status: os.stat_result, preserve: Preserve) -> Attributes:
-    """All metadata of a source whose ``status`` is known; raises ``Problem`` as ``read_xattrs``."""
+    """Return all metadata of a source with the given ``status``; raise ``Problem`` as ``read_xattrs`` does."""
     is_bare = stat.S_ISLNK(status.st_mode) and not (preserve.xattr or preserve.acl)  # links have no ACLs
     return attributes_of(status, NO_XATTRS if is_bare else read_xattrs(handle, preserve))
 
 
 def attributes_of(status: os.stat_result, xattrs: Xattrs) -> Attributes:
-    """The metadata of a source by its status and extended attributes."""
+    """Return the metadata of a source, from its status and its extended attributes."""
     return Attributes(
         xattrs.mode(status.st_mode), status.st_uid, status.st_gid, status.st_atime_ns, status.st_mtime_ns,
         xattrs.found, xattrs.unread,
@@ -222,14 +246,14 @@ def attributes_of(status: os.stat_result, xattrs: Xattrs) -> Attributes:
 
 
 def unread_problem(unread: Unread) -> MetadataProblem | None:
-    """The problem of an item with ``unread`` attributes; None if there are none."""
+    """Return the problem of an item with ``unread`` attributes; None if there are none."""
     return MetadataProblem(*unread[0], on_source=True) if unread else None
 
 
 def change_owner(handle: Handle, uid: int, gid: int) -> bool:
-    """Give the item to owner and group, or to one of them at least; return False if that was not possible for both.
+    """Set owner and group of the item, or one of them if both cannot be set. Return True if both were set.
 
-    Raises ``Problem`` if the failure is not excused (``_is_excused``).
+    Raise ``Problem`` if a failure is not excused (``_is_excused``).
     """
     try:
         patiently(partial(_set_owner, handle, uid, gid), INTERRUPTED)
@@ -248,9 +272,9 @@ def change_owner(handle: Handle, uid: int, gid: int) -> bool:
 
 
 def _set_owner(handle: Handle, uid: int, gid: int) -> None:
-    """Call chown(2); raise ``OSError``. A refusal does not count if the item has this owner and group already.
+    """Call chown(2); raise ``OSError``. A refusal is ignored if the item has this owner and group already.
 
-    Some servers refuse each change of an owner, and show all files with one owner.
+    Some servers refuse every change of an owner, and show all files with one owner.
     """
     try:
         os.chown(handle, uid, gid)
@@ -260,14 +284,14 @@ def _set_owner(handle: Handle, uid: int, gid: int) -> None:
 
 
 _NEVER_SET = (errno.EPERM, errno.EINVAL, *NO_ATTRIBUTES)
-"""Errors of servers that set no owner."""
+"""Errors of servers that do not support changing the owner."""
 
 
 def _has_owner(handle: Handle, uid: int, gid: int) -> bool:
-    """Return True if the item has this owner and group; -1 stands for any."""
+    """Return True if the item has this owner and group; -1 matches any."""
     try:
         status = os.stat(handle)
-    except OSError:  # the call that was refused is reported
+    except OSError:  # the caller reports the refused chown instead
         return False
     return uid in (-1, status.st_uid) and gid in (-1, status.st_gid)
 
@@ -283,7 +307,12 @@ def _is_excused(error: OSError, uid: int, gid: int) -> bool:
 
 
 def wanted_mode(attributes: Attributes, preserve: Preserve, owned: bool, umask: int) -> int:
-    """The permission bits of the copy. Set-id bits come only with the owner and group that they speak for."""
+    """Return the permission bits of the copy.
+
+    Args:
+        owned: True if the copy has the owner and group of the source. Otherwise set-id bits are removed, since they
+            would grant the rights of another user or group.
+    """
     mode = stat.S_IMODE(attributes.mode)
     if not preserve.mode:
         return mode & ~umask & ~SET_ID
@@ -299,40 +328,49 @@ def apply_attributes(
     kept: os.stat_result | None = None,
     inherits: bool = False,
 ) -> Applied:
-    """Makes the item behind ``handle`` what ``attributes`` say, as far as possible; raises ``MetadataProblem``.
+    """Apply ``attributes`` to the item behind ``handle``, as far as possible; raise ``MetadataProblem``.
 
-    ``kept`` is the status of an existing item that stays (a directory, or a file that is replaced): what is not
-    preserved is taken from it. ``inherits``: the item lies in a directory with a default ACL and has got one from it.
+    Args:
+        kept: status of the existing item that is kept (a directory) or replaced (a file); None if there was none.
+            Metadata that are not preserved from the source are taken from it.
+        inherits: True if the item was created in a directory with a default ACL and inherited an ACL from it.
     """
-    dressing = Dressing(handle, is_link=stat.S_ISLNK(attributes.mode))
-    owned = dressing.own(attributes, preserve, kept)
+    writer = Dressing(handle, is_link=stat.S_ISLNK(attributes.mode))
+    # The module's docstring explains the order.
+    owned = writer.own(attributes, preserve, kept)
     acls = [(name, value) for name, value in attributes.xattrs if kind_of(name) is Kind.ACL]
     for name, value in attributes.xattrs:
         if kind_of(name) is not Kind.ACL:
-            dressing.set_xattr(name, value)
+            writer.set_xattr(name, value)
     if not stat.S_ISLNK(attributes.mode):
         mode = wanted_mode(attributes, preserve, owned, umask)
         if kept is not None and not preserve.mode and stat.S_IFMT(kept.st_mode) == stat.S_IFMT(attributes.mode):
             mode = stat.S_IMODE(kept.st_mode)
-            if stat.S_ISREG(kept.st_mode) and not dressing.belongs_to(kept.st_uid, kept.st_gid):
-                mode &= ~SET_ID  # new contents, perhaps another owner: the bits were not given to those
+            if stat.S_ISREG(kept.st_mode) and not writer.belongs_to(kept.st_uid, kept.st_gid):
+                mode &= ~SET_ID  # the contents are new, and the owner may be: the bits were granted to the old ones
         if inherits and not any(name == ACCESS_ACL for name, _ in acls):
-            dressing.attempt(f"removexattr {ACCESS_ACL}", lambda: drop_xattr(handle, ACCESS_ACL))
-        dressing.give_mode(mode, acls, keeps=kept is not None and stat.S_ISDIR(kept.st_mode))
+            writer.attempt(f"removexattr {ACCESS_ACL}", lambda: drop_xattr(handle, ACCESS_ACL))
+        writer.give_mode(mode, acls, keeps=kept is not None and stat.S_ISDIR(kept.st_mode))
     if preserve.timestamps:
-        dressing.attempt("utimensat", lambda: os.utime(handle, ns=(attributes.atime, attributes.mtime)))
+        writer.attempt("utimensat", lambda: os.utime(handle, ns=(attributes.atime, attributes.mtime)))
         if not has_common_times(attributes.atime, attributes.mtime):
-            dressing.compare_times(attributes.atime, attributes.mtime)
-    return dressing.applied(attributes)
+            writer.compare_times(attributes.atime, attributes.mtime)
+    return writer.applied(attributes)
 
 
 def has_common_times(atime: int, mtime: int) -> bool:
-    """Can all file systems hold these times? The kernel bends others to what there is, and reports success."""
+    """Return True if all file systems can store these times, in nanoseconds since 1970.
+
+    The operating system changes other times to the nearest ones that the file system can store, and reports success.
+    """
     return _FIRST <= atime < _END and _FIRST <= mtime < _END
 
 
 class Dressing:
-    """Sets what can be set, and remembers the first problem."""
+    """Sets the metadata of one item, step by step, and records the first problem.
+
+    Every step is tried, even if an earlier one failed. ``applied`` returns the outcome or raises the problem.
+    """
 
     def __init__(self, handle: Handle, *, is_link: bool) -> None:
         self._handle = handle
@@ -343,6 +381,7 @@ class Dressing:
         self.unknown: set[str] = set()
 
     def attempt(self, operation: str, call: Callable[[], object]) -> None:
+        """Run ``call``, again if it was interrupted; record its error as one of ``operation``."""
         try:
             try:
                 call()
@@ -354,30 +393,42 @@ class Dressing:
             self._remember(operation, error)
 
     def _remember(self, operation: str, error: OSError) -> None:
+        """Record ``error`` as the problem, unless there is one already.
+
+        An operation that the file system does not support for symbolic links is excused instead.
+        """
         if self._is_link and error.errno in NO_ATTRIBUTES and operation in ("chown", "utimensat"):
             self._unsupported(f"{operation} of symbolic links")
         elif self.problem is None:
             self.problem = MetadataProblem(operation, error.errno or errno.EIO)
 
-    def _unsupported(self, what: str) -> None:
+    def _unsupported(self, feature: str) -> None:
+        """Record that the file system does not support ``feature``: an attribute or a call. The item is excused."""
         self.excused = True
-        self.unknown.add(what)
+        self.unknown.add(feature)
 
     def applied(self, attributes: Attributes) -> Applied:
-        """Return what became of ``attributes``; raise ``MetadataProblem`` if some could not be set, or not be read."""
+        """Return the outcome of applying ``attributes``.
+
+        Raise ``MetadataProblem`` if some could not be set, or could not be read from the source.
+        """
         problem = self.problem or unread_problem(attributes.unread)
         if problem is not None:
             raise problem
         return Applied(int(self.excused), tuple(self.notices), frozenset(self.unknown))
 
     def give_mode(self, mode: int, acls: list[tuple[str, bytes]], *, keeps: bool) -> None:
-        """Set the mode, and the ACLs of an item that is no symbolic link.
+        """Set the mode and the ACLs of an item that is not a symbolic link.
 
-        Until the access ACL is set, only the owner has rights. If it cannot be set, the mode gives no more rights than
-        the ACL does. ``keeps``: a mode that is right already is not set again, which would change the item's ctime.
+        Until the access ACL is set, only the owner has permissions. If the ACL cannot be set, the mode grants no more
+        permissions than the ACL does.
+
+        Args:
+            keeps: True if a mode that is right already is not set again, which would change the item's ctime.
         """
         access = next((value for name, value in acls if name == ACCESS_ACL), None)
         without = mode if access is None else mode & (~_ALL_RIGHTS | rights_without(access))
+        # True if an earlier attempt could not set the ACL: then the mode changes only if the ACL can be set now.
         has_been_without = access is not None and keeps and self.has_mode(without)
         first = mode if access is None else mode & ~_ALL_RIGHTS | mode & _OWNERS_RIGHTS
         if not has_been_without:
@@ -388,27 +439,32 @@ class Dressing:
                 self._chmod(without, keeps=keeps)
 
     def _chmod(self, mode: int, *, keeps: bool) -> None:
+        """Set the mode, unless ``keeps`` is True and the item has it already."""
         if keeps and self.has_mode(mode):
             return
         self.attempt("chmod", lambda: os.chmod(self._handle, mode))
         if mode & stat.S_ISGID and not capable(CAP_FSETID):
-            self.excused |= not self.has_mode(mode)  # chmod(2) clears the bit, and reports success
+            self.excused |= not self.has_mode(mode)  # without CAP_FSETID chmod(2) may clear the bit and still succeed
 
     def own(self, attributes: Attributes, preserve: Preserve, kept: os.stat_result | None) -> bool:
-        """Sets owner and group as far as wanted; returns whether they are the source's.
+        """Set owner and group as ``preserve`` says. Return True if the copy may have set-id bits.
 
-        An owner or group that the user has named is never excused; the other one is set as without ``--chown``.
+        It may if owner and group are those of the source. Where ownership is not preserved, the result is also True if
+        the source has no set-id bits.
+
+        An owner or group that the user has named with ``--chown`` is never excused; the other one of the two is set as
+        without that option.
         """
         uid, gid = -1, -1
         if preserve.ownership:
             uid, gid = attributes.uid, attributes.gid
         elif kept is not None and stat.S_ISREG(kept.st_mode):
-            # What takes an existing file's place stays its owner's, as when cp writes into it.
+            # The new file keeps the owner of the file that it replaces, as if cp had written into that file.
             uid, gid = kept.st_uid, kept.st_gid
-        told = preserve.chown
-        if told != (-1, -1):
-            self.attempt("chown", lambda: _set_owner(self._handle, *told))
-            uid, gid = (-1 if named >= 0 else other for named, other in zip(told, (uid, gid), strict=True))
+        named_owner = preserve.chown
+        if named_owner != (-1, -1):
+            self.attempt("chown", lambda: _set_owner(self._handle, *named_owner))
+            uid, gid = (-1 if named >= 0 else other for named, other in zip(named_owner, (uid, gid), strict=True))
         owned = False
         if (uid, gid) != (-1, -1):
             try:
@@ -416,12 +472,16 @@ class Dressing:
                 self.excused |= preserve.ownership and not owned
             except Problem as problem:
                 self._remember("chown", problem)
-        if preserve.ownership and told == (-1, -1):
+        if preserve.ownership and named_owner == (-1, -1):
             return owned
         return not attributes.mode & SET_ID or self.belongs_to(attributes.uid, attributes.gid)
 
     def belongs_to(self, uid: int, gid: int) -> bool:
-        """Asks the file system: a set-gid directory gives its group to what is made in it, and chown may be refused."""
+        """Return True if the item has this owner and group now.
+
+        The file system must be asked: a set-gid directory gives its group to items created in it, and chown may be
+        refused.
+        """
         try:
             status = os.stat(self._handle)
         except OSError as error:
@@ -430,16 +490,21 @@ class Dressing:
         return (status.st_uid, status.st_gid) == (uid, gid)
 
     def has_mode(self, mode: int) -> bool:
-        """Then it is not set again: who is not in the group would take the set-gid bit away, silently."""
+        """Return True if the item has this mode now.
+
+        A mode that is right is not set again: for a process that is not in the item's group, chmod(2) would clear the
+        set-gid bit without an error.
+        """
         try:
             return stat.S_IMODE(os.stat(self._handle).st_mode) == mode
         except OSError:
             return False
 
     def compare_times(self, atime: int, mtime: int) -> None:
-        """Tells of times that have become others.
+        """Add a notice if the file system stored other times than the given ones, in nanoseconds since 1970.
 
-        A past access time that is no longer before the status change, which setting it made, is that of a reader.
+        Setting the times updates the ctime. An access time at or after that ctime comes from a process that has read
+        the file since, and is not reported.
         """
         try:
             status = os.stat(self._handle)
@@ -454,7 +519,7 @@ class Dressing:
                 return  # one line for each item
 
     def set_xattr(self, name: str, value: bytes) -> bool:
-        """Return True if the attribute was set."""
+        """Set an extended attribute. Return True if it was set; else record why not."""
         try:
             os.setxattr(self._handle, name, value)
             return True
@@ -472,24 +537,25 @@ class Dressing:
 
 
 def _is_refused_to_us(name: str, value: bytes, error: OSError) -> bool:
-    """Return True if this process lacks a privilege, or if its user namespace lacks an id that the ACL names."""
+    """Return True if this process lacks a privilege, or if its user namespace does not map an id that the ACL names."""
     if error.errno == errno.EINVAL and name in POSIX_ACLS:
-        from pcopy.fsio.posix_acl import has_unmapped_id  # few copies need it
+        from pcopy.fsio.posix_acl import has_unmapped_id  # imported here, since few copies need it
 
         return has_unmapped_id(value)
     return error.errno == errno.EPERM and needs_privilege(name)
 
 
 def _is_of_its_file_system(name: str) -> bool:
-    """Return True if only some file systems know the attribute, whatever a user may do.
+    """Return True if only some file systems support the attribute, whatever privileges the process has.
 
-    POSIX ACLs are not of that kind: an item that lacks its ACL has failed.
+    POSIX ACLs do not count as such: an item that lacks its POSIX ACL has failed.
     """
     kind = kind_of(name)
     return kind is Kind.HINT or (kind is Kind.ACL and name not in POSIX_ACLS) or (kind is Kind.OWN and is_foreign(name))
 
 
 def _date(moment: int) -> str:
+    """Return the date of a time, which is given in nanoseconds since 1970."""
     seconds = moment // _SECOND
     try:
         return time.strftime("%Y-%m-%d", time.gmtime(seconds))
@@ -498,15 +564,15 @@ def _date(moment: int) -> str:
 
 
 def needs_privilege(name: str) -> bool:
-    """Was it this process's lack of a capability that made setting ``name`` fail with EPERM?"""
+    """Return True if this process lacks the capability to set ``name``, so that setting it fails with EPERM."""
     if name == "security.capability":
         return not capable(CAP_SETFCAP)
     return name.startswith(("trusted.", "security.")) and not capable(CAP_SYS_ADMIN)
 
 
 def drop_other_xattrs(handle: Handle, attributes: Attributes, preserve: Preserve) -> None:
-    """Removes what an existing directory has and ``attributes`` have not; raises ``Problem``."""
-    if attributes.unread:  # the source may have them
+    """Remove the extended attributes of an existing item that are not in ``attributes``; raise ``Problem``."""
+    if attributes.unread:  # the source may have any attribute that is not listed
         return
     wanted = {name for name, _ in attributes.xattrs}
     for name in list_xattrs(handle) if preserve.xattr or preserve.acl else []:
@@ -519,6 +585,7 @@ def drop_other_xattrs(handle: Handle, attributes: Attributes, preserve: Preserve
 
 
 def drop_xattr(handle: Handle, name: str) -> None:
+    """Remove the extended attribute ``name`` if the item has it; raise ``Problem``."""
     try:
         os.removexattr(handle, name)
     except OSError as error:
@@ -527,14 +594,14 @@ def drop_xattr(handle: Handle, name: str) -> None:
 
 
 def has_default_acl(directory: int) -> bool:
-    """Would files made in ``directory`` inherit an ACL? Raises ``Problem``."""
+    """Return True if items created in ``directory`` inherit an ACL; raise ``Problem``."""
     try:
         try:
             return bool(os.getxattr(directory, DEFAULT_ACL))
         except OSError as error:
             if error.errno != errno.EBADF:
                 raise
-            return bool(os.getxattr(b"/proc/self/fd/%d" % directory, DEFAULT_ACL))  # it is open for searching only
+            return bool(os.getxattr(b"/proc/self/fd/%d" % directory, DEFAULT_ACL))  # O_PATH descriptor
     except OSError as error:
         if error.errno in (errno.ENODATA, *NO_ATTRIBUTES):
             return False
@@ -542,18 +609,20 @@ def has_default_acl(directory: int) -> bool:
 
 
 def may_inherit_acl(directory: int, owner: int) -> bool:
-    """Must files made in ``directory``, which belongs to ``owner``, be freed from ACLs? Raises ``Problem``.
+    """Return True if items created in ``directory`` may inherit an ACL; raise ``Problem``.
 
-    Somebody else may give his directory a default ACL at any time, also between this question and the making.
+    ``owner`` is the user id of the directory's owner. Another user may give it a default ACL at any time, also between
+    this check and the creation of an item.
     """
     return owner != os.geteuid() or has_default_acl(directory)
 
 
 def free_from_acl(temporary: int) -> None:
-    """Frees a file that was just made for us alone from the ACL that it inherited; raises ``Problem``.
+    """Remove the ACL that a new file inherited, which was created for this process alone; raise ``Problem``.
 
-    That may leave its owner less than he asked for, and so keep us from opening it again. A server that refuses to set
-    modes is no problem here: who opens the file again reports that.
+    The mode that results may give the owner fewer permissions than were asked for, so that the file cannot be opened
+    again. So the mode is set once more. A server that refuses to set modes is not reported here: opening the file again
+    reports it.
     """
     drop_xattr(temporary, ACCESS_ACL)
     try:
@@ -564,10 +633,10 @@ def free_from_acl(temporary: int) -> None:
 
 
 def drop_inherited_acls(directory: int) -> None:
-    """Frees a directory that was just made from the ACLs that it inherited; raises ``Problem``.
+    """Remove the ACLs that a new directory inherited; raise ``Problem``.
 
-    They could make it unwritable while it is filled, and would be inherited by everything made in it. The default one
-    goes last: as long as it is there, whoever tries again knows that something was inherited.
+    They could make the directory unwritable while it is filled, and every item created in it would inherit them. The
+    default ACL is removed last: while it is there, a second attempt can see that something was inherited.
     """
     drop_xattr(directory, ACCESS_ACL)
     drop_xattr(directory, DEFAULT_ACL)

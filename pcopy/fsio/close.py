@@ -1,4 +1,8 @@
-"""Closing descriptors: its errors count like those of any other call, and belong to one item (close(2))."""
+"""Closing of descriptors, with or without sync, and syncs of single files.
+
+Errors of close(2) count like those of any other call, and belong to one item. Other helpers for open directories stand
+here too.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +17,24 @@ from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.syncer import NO_SYNC, note_unsyncable, sync_file, sync_written
 
 late_times: dict[int, bool] = {}
-"""By st_dev: True if the server sets the time of modification of a file when the file is closed after writing.
+"""By st_dev: True if the server sets the modification time of a file when the file is closed after writing.
 
 ``pcopy.fsio.server.learn_times`` finds that out, once for each file system that this process writes to.
 """
 
 _syncs: dict[object, tuple[float, str, int]] = {}
-"""Syncs of files that are under way for this process: the time.monotonic() of the start, the operation, the
-descriptor."""
+"""Syncs of single files that are under way in this process.
+
+Each value is the start (time.monotonic()), the operation and the descriptor.
+"""
 
 
 @contextmanager
 def entries_of(directory: int) -> Iterator[Iterator[os.DirEntry[str]]]:
-    """Yield what an open directory holds now, from the first entry on; raises ``OSError``.
+    """Yield an iterator over the current entries of an open directory; raise ``OSError``.
 
-    A descriptor continues where the last listing ended. On btrfs it also shows no names that are newer than its opening
-    or its last rewinding.
+    The directory is rewound first, since a descriptor continues where the last listing ended. On btrfs, a listing also
+    lacks names that were created after the directory was opened or rewound.
     """
     os.lseek(directory, 0, os.SEEK_SET)
     with os.scandir(directory) as entries:
@@ -36,14 +42,17 @@ def entries_of(directory: int) -> Iterator[Iterator[os.DirEntry[str]]]:
 
 
 def names_in(directory: int) -> list[bytes]:
-    """Return all names of an open directory; raises ``OSError``."""
+    """Return all names in an open directory; raise ``OSError``."""
     with entries_of(directory) as entries:
         return [os.fsencode(entry.name) for entry in entries]
 
 
 @contextmanager
 def noted(operation: str, descriptor: int) -> Iterator[None]:
-    """Note that a sync is under way, for the report of a rank that is silent."""
+    """Record that a sync is under way while the block runs.
+
+    The report about a rank that does not answer names the sync.
+    """
     key = object()
     _syncs[key] = time.monotonic(), operation, descriptor
     try:
@@ -53,22 +62,28 @@ def noted(operation: str, descriptor: int) -> Iterator[None]:
 
 
 def oldest_sync() -> tuple[float, str, bytes] | None:
-    """Return since when the oldest sync of a file has been under way, its operation and its path; None without a sync.
+    """Return the start, operation and path of the oldest sync of a file that is under way; None if there is none.
 
-    Any thread may ask.
+    The start is a value of time.monotonic(). Any thread may call this.
     """
     if not _syncs:
         return None
     since, operation, descriptor = min(tuple(_syncs.values()), default=(0.0, "", -1))
     try:
         return (since, operation, os.readlink(b"/proc/self/fd/%d" % descriptor)) if operation else None
-    except OSError:  # it has ended meanwhile
+    except OSError:  # the sync has ended and the descriptor is closed
         return None
 
 
 def close_written(descriptor: int, *, sync: bool = False, store: bool = False) -> None:
-    """Closes, after an fsync if that is wanted, or after ``store_data``; raises ``Problem``. Quota and network file
-    systems report lost writes here."""
+    """Close a file that was written; raise ``Problem``.
+
+    Quota and network file systems report lost writes at close(2).
+
+    Args:
+        sync: call fsync(2) first.
+        store: otherwise, call ``store_data`` first.
+    """
     try:
         if sync:
             with failing("fsync"), noted("fsync", descriptor):
@@ -83,25 +98,26 @@ def close_written(descriptor: int, *, sync: bool = False, store: bool = False) -
 
 
 def has_late_times(descriptor: int) -> bool:
-    """True if the times of new files on the file system of ``descriptor`` must be set after the files are closed."""
+    """Return True if the times of new files on this file system must be set after the files are closed."""
     return True in late_times.values() and late_times.get(os.fstat(descriptor).st_dev, False)
 
 
 def close_timed(descriptor: int, atime: int, mtime: int, *, sync: bool, store: bool) -> OSError | None:
-    """Close as ``close_written``, and set the times of the file afterwards; return the error if they cannot be set.
+    """Close as ``close_written`` does, then set the file's times. Return the error if they cannot be set, else None.
 
-    They are set through a descriptor that was opened before: the name may be another file's by then.
+    The times are in nanoseconds since 1970. They are set through an O_PATH descriptor that was opened before the close,
+    since the name may belong to another file by then. Raise ``Problem`` if the file cannot be synced or closed.
     """
     try:
         with failing("open"):
-            held = open_patiently(b"/proc/self/fd/%d" % descriptor, os.O_PATH | os.O_CLOEXEC)
+            path_only = open_patiently(b"/proc/self/fd/%d" % descriptor, os.O_PATH | os.O_CLOEXEC)
     except Problem:
         abandon(descriptor)
         raise
-    with held_open(held):
+    with held_open(path_only):
         close_written(descriptor, sync=sync, store=store)
         try:
-            os.utime(b"/proc/self/fd/%d" % held, ns=(atime, mtime))
+            os.utime(b"/proc/self/fd/%d" % path_only, ns=(atime, mtime))
         except OSError as error:
             return error
     return None
@@ -119,9 +135,9 @@ def store_data(descriptor: int) -> None:
 
 
 def raise_unless_stored(descriptor: int, number: int) -> None:
-    """Raise ``Problem`` if the errno of ``sync_file`` (0: success) says that contents are lost.
+    """Raise ``Problem`` if an errno of ``sync_file`` means that contents are lost; 0 means success.
 
-    An errno of ``NO_SYNC`` adds the device to ``unsyncable`` instead.
+    For an errno of ``NO_SYNC``, the device is added to ``unsyncable`` instead.
     """
     if number in NO_SYNC:
         with failing("stat"):
@@ -131,22 +147,26 @@ def raise_unless_stored(descriptor: int, number: int) -> None:
 
 
 def close_read(descriptor: int) -> None:
-    """Closes a source's descriptor; raises ``Problem``, since FUSE file systems may answer anything here."""
+    """Close a source's descriptor; raise ``Problem``, since a FUSE file system may return any error here."""
     with failing("close", on_source=True):
         os.close(descriptor)
 
 
 def abandon(descriptor: int) -> None:
-    """Closes what was written in vain. The failure that made it so is the one to tell: after a write that met a full
-    quota, NFS says so once more when the file is closed."""
+    """Close a descriptor after a failure, and ignore errors of close(2).
+
+    Only the first failure is to be reported: after a write that exceeded a quota, NFS returns the same error again when
+    the file is closed.
+    """
     with suppress(OSError):
         os.close(descriptor)
 
 
 def let_go(descriptor: int) -> None:
-    """Closes what nothing was read or written through: a directory, an O_PATH descriptor, a file to be opened again.
+    """Close a descriptor through which nothing was read or written, and ignore errors of close(2).
 
-    Whatever the file system says to that, nothing of the copy is lost by it.
+    Such descriptors are directories, O_PATH descriptors, and files that are opened again later. An error here does not
+    mean that any part of the copy is lost.
     """
     with suppress(OSError):
         os.close(descriptor)
@@ -154,7 +174,7 @@ def let_go(descriptor: int) -> None:
 
 @contextmanager
 def held_open(descriptor: int) -> Iterator[int]:
-    """Lets it go when the block ends."""
+    """Yield ``descriptor``, and close it with ``let_go`` at the end of the block."""
     try:
         yield descriptor
     finally:

@@ -1,7 +1,7 @@
-"""Reads the contents of regular files, piece by piece and without their holes.
+"""Reading of the contents of regular files, in pieces and without their holes.
 
-Pieces are small enough to stay in the processor's cache, so that whoever digests and writes one does not wait for
-memory twice. A read that ends before the file's size means that the file has changed.
+A piece is small enough to stay in the processor's cache, so that digesting and writing it does not load it from memory
+again. If a read ends before the file's size, the file has changed.
 """
 
 from __future__ import annotations
@@ -21,17 +21,21 @@ from pcopy.fsio.throttle import Unmoved
 from pcopy.libc import type_of_file_system
 
 SIZE = 1 << 20
-"""Bytes of each buffer, and of one read of what is only digested: with nothing to write, less cache is wanted."""
+"""Bytes of each buffer, and of one read of contents that are only digested.
+
+Those reads are larger than ``PIECE``, since nothing is written that takes up the processor's cache too.
+"""
 
 _spare: defaultdict[int, list[memoryview]] = defaultdict(list)
-"""Buffers that nobody has, by their size."""
+"""Buffers that are not in use, by their size."""
 
 
 @contextmanager
 def lent_buffer(size: int = SIZE) -> Iterator[memoryview]:
-    """``size`` bytes of anything, for as long as the block takes; raises ``Problem``.
+    """Yield a buffer of ``size`` bytes with arbitrary contents, for the duration of the block; raise ``Problem``.
 
-    They begin with a page: into others the kernel copies at half the speed on some processors. O_DIRECT wants it, too.
+    The buffer is aligned to a page. O_DIRECT requires that, and on some processors the operating system copies into
+    other buffers at half the speed.
     """
     with failing("mmap"):
         buffer = _spare[size].pop() if _spare[size] else memoryview(mmap.mmap(-1, size))
@@ -42,14 +46,14 @@ def lent_buffer(size: int = SIZE) -> Iterator[memoryview]:
 
 
 PIECE = 512 << 10
-"""Bytes of one read: large enough to cost nothing in calls, small enough to stay in cache."""
+"""Bytes of one read: large enough that system calls cost little, small enough to stay in the processor's cache."""
 
 SECTOR = 4096
-"""Bytes of which lengths and offsets are multiples that go past the page cache (open(2), O_DIRECT)."""
+"""Bytes of which lengths and offsets of direct reads and writes are multiples (open(2), O_DIRECT)."""
 
 
 class Digest(Protocol):
-    """Takes the contents of a file in their order; ``zeros`` stands for so many bytes of a hole."""
+    """A digest that takes the contents of a file in order; ``zeros`` stands for ``count`` zero bytes of a hole."""
 
     def update(self, data: memoryview | bytes) -> None: ...
 
@@ -57,24 +61,31 @@ class Digest(Protocol):
 
 
 def has_holes(status: os.stat_result) -> bool:
-    """May the file have holes? (Compressed files look alike; asking for their holes does no harm.)"""
+    """Return True if the file may have holes: it occupies fewer blocks than its size needs.
+
+    So do compressed files. Searching them for holes does no harm.
+    """
     return status.st_blocks * 512 < status.st_size
 
 
 def data_extents(descriptor: int, start: int, end: int, *, on_source: bool = True) -> Iterator[tuple[int, int]]:
-    """The stretches (first byte, byte after the last) between ``start`` and ``end`` that hold data. See lseek(2)."""
+    """Yield the extents between ``start`` and ``end`` that hold data, as (first byte, byte after the last).
+
+    The extents are found by lseek(2) with SEEK_DATA and SEEK_HOLE. On a file system without holes, the whole range is
+    one extent. Raise ``Problem``, also if the file ends before ``end``.
+    """
     at = start
     while at < end:
         try:
             first = os.lseek(descriptor, at, os.SEEK_DATA)
         except OSError as error:
-            if error.errno == errno.ENXIO:  # nothing but a hole up to the end of the file, wherever that is now
+            if error.errno == errno.ENXIO:  # only a hole up to the end of the file, or the file has become shorter
                 with failing("lseek", on_source=on_source):
                     size = os.lseek(descriptor, 0, os.SEEK_END)
                 if size < end:
                     raise cut_short("lseek", size, on_source) from error
                 return
-            if error.errno == errno.EINVAL:  # a file system that doesn't know holes
+            if error.errno == errno.EINVAL:  # the file system does not support SEEK_DATA
                 yield at, end
                 return
             raise Problem.of("lseek", error, on_source=on_source) from error
@@ -83,7 +94,7 @@ def data_extents(descriptor: int, start: int, end: int, *, on_source: bool = Tru
         try:
             after = os.lseek(descriptor, first, os.SEEK_HOLE)
         except OSError as error:
-            if error.errno == errno.ENXIO:  # there was data a moment ago
+            if error.errno == errno.ENXIO:  # the file has become shorter since the call before
                 raise cut_short("lseek", first, on_source) from error
             raise Problem.of("lseek", error, on_source=on_source) from error
         yield first, min(after, end)
@@ -91,7 +102,7 @@ def data_extents(descriptor: int, start: int, end: int, *, on_source: bool = Tru
 
 
 def skip_hole(start: int, end: int, digest: Digest | None) -> Iterator[int]:
-    """A hole is digested without being read, and counts as moved."""
+    """Digest the bytes from ``start`` to ``end`` as a hole, without reading them, and yield their number as moved."""
     if end > start:
         if digest is not None:
             digest.zeros(end - start)
@@ -101,9 +112,11 @@ def skip_hole(start: int, end: int, digest: Digest | None) -> Iterator[int]:
 def digest_contents(
     descriptor: int, start: int, end: int, digest: Digest, *, holes: bool, on_source: bool = True, direct: bool = False
 ) -> Generator[int, None, None]:
-    """Digests the bytes from ``start`` to ``end``; holes, if there may be some, are not read.
+    """Digest the bytes from ``start`` to ``end``; yield the number of bytes of each step; raise ``Problem``.
 
-    Yields the bytes that each step digested; raises ``Problem``.
+    Args:
+        holes: True if the file may have holes, which are then not read.
+        direct: True if the file is open with O_DIRECT, and ``start`` is a multiple of ``SECTOR``.
     """
     at = start
     extents = data_extents(descriptor, start, end, on_source=on_source) if holes else iter([(start, end)])
@@ -119,11 +132,14 @@ def digest_contents(
 def pieces(
     descriptor: int, start: int, end: int, *, size: int = PIECE, on_source: bool = True, direct: bool = False
 ) -> Iterator[tuple[int, memoryview]]:
-    """The bytes from ``start`` to ``end`` in pieces of ``size``, each with its offset and good until the next one.
+    """Read the bytes from ``start`` to ``end``; yield pieces with their offsets.
 
-    A piece may be empty, while a read is waited for; raises ``Problem``, also for a file that ends before ``end``.
-    At most ``SIZE`` bytes make a piece.
-    ``direct``: the file is open with O_DIRECT, and ``start`` is a multiple of 4096.
+    Each piece is valid until the next one is requested. An empty piece is yielded during the pause before a read is
+    tried again. Raise ``Problem``, also if the file ends before ``end``.
+
+    Args:
+        size: bytes of a piece, at most ``SIZE``.
+        direct: True if the file is open with O_DIRECT, and ``start`` is a multiple of ``SECTOR``.
     """
     if start == end:
         return
@@ -145,7 +161,10 @@ def pieces(
 
 
 def pieces_to_end(descriptor: int) -> Iterator[tuple[int, bytes]]:
-    """As ``pieces``, of a file whose size says 0 but which may have contents nevertheless (/proc)."""
+    """Read a file up to its end, whatever its size says; yield pieces with their offsets; raise ``Problem``.
+
+    Files in /proc have the size 0, and contents nevertheless.
+    """
     at = 0
     while True:
         with failing("read", on_source=True):
@@ -157,18 +176,19 @@ def pieces_to_end(descriptor: int) -> Iterator[tuple[int, bytes]]:
 
 
 def digest_to_end(descriptor: int, digest: Digest) -> Iterator[int]:
-    """As ``digest_contents``, of such a file."""
+    """Digest a file up to its end, whatever its size says; yield the bytes of each step; raise ``Problem``."""
     return digest_pieces(pieces_to_end(descriptor), digest)
 
 
-def digest_pieces(found: Iterator[tuple[int, bytes]], digest: Digest) -> Iterator[int]:
-    for _, data in found:
+def digest_pieces(pieces_read: Iterator[tuple[int, bytes]], digest: Digest) -> Iterator[int]:
+    """Digest pieces, which come with their offsets; yield the number of bytes of each."""
+    for _, data in pieces_read:
         digest.update(data)
         yield len(data)
 
 
 def bypass_cache(descriptor: int) -> bool:
-    """From now on the file is read and written past the page cache (O_DIRECT); returns False where it can't be."""
+    """Set O_DIRECT: reads and writes bypass the page cache from now on. Return False if that is not supported."""
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_DIRECT)
     except OSError:
@@ -177,7 +197,7 @@ def bypass_cache(descriptor: int) -> bool:
 
 
 def use_cache(descriptor: int) -> bool:
-    """Takes that back; returns False if it was not so."""
+    """Clear O_DIRECT: reads and writes use the page cache again. Return False if O_DIRECT was not set."""
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     if not flags & os.O_DIRECT:
         return False
@@ -186,18 +206,26 @@ def use_cache(descriptor: int) -> bool:
 
 
 def drop_pages(descriptor: int, start: int = 0, length: int = 0) -> None:
-    """Gives up what the page cache holds of the file and has been written (posix_fadvise(2)); 0: all of it.
+    """Drop the file's clean pages from the page cache (posix_fadvise(2)).
 
-    It is advice: a file system that has no page cache, or doesn't know it, is none the worse for it.
+    Errors are ignored: this is advice, and a file system without a page cache does not need it.
+
+    Args:
+        start: offset of the first byte.
+        length: number of bytes; 0: up to the end of the file.
     """
     with suppress(OSError):
         if length and start + length >= os.fstat(descriptor).st_size:
-            length = 0  # up to the end of a page that reaches beyond the file's
+            length = 0  # 0 includes the last page, which reaches beyond the end of the file
         os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_DONTNEED)
 
 
 def read_some(descriptor: int, piece: memoryview, at: int, on_source: bool) -> Generator[int, None, int]:
-    """Reads into ``piece`` from offset ``at``, patiently; returns the number of bytes, 0 at the end of the file."""
+    """Read into ``piece`` from offset ``at``; return the number of bytes, 0 at the end of the file.
+
+    A read that fails with a transient error is tried again after a pause, during which 0 is yielded several times so
+    that the caller can do other work. Raise ``Problem`` after the last attempt.
+    """
     for pause in (*PAUSES, None):
         try:
             return os.preadv(descriptor, [piece], at)
@@ -206,11 +234,11 @@ def read_some(descriptor: int, piece: memoryview, at: int, on_source: bool) -> G
                 raise Problem.of("read", error, on_source=on_source) from error
         for _ in naps(pause):
             yield 0
-    raise AssertionError("the last try returns or raises")
+    raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 def cut_short(operation: str, at: int, on_source: bool) -> Problem:
-    """A read met the end of the file at the byte ``at``, before its size."""
+    """Return the problem of a read that met the end of the file at byte ``at``, before the file's size."""
     text = f"the file ended at byte {at}, before its size"
     return changed(operation, text) if on_source else Problem(operation, errno.EIO, text=text)
 
@@ -230,31 +258,31 @@ GENERATED = frozenset((
     0x65735543,  # fusectl
     0x07655821,  # resctrl
 ))  # fmt: skip
-"""Types of file systems (f_type, statfs(2))."""
+"""File system types (f_type of statfs(2)) whose files the operating system generates while they are read."""
 
 LARGEST = 64 << 20
-"""Bytes of the largest file that is read there: /proc/kcore and trace_pipe have no end that is ever reached."""
+"""Bytes of the largest generated file that is read: reading /proc/kcore or trace_pipe never ends."""
 
 
 class Generated:
-    """The types of file systems by st_dev; statfs(2) is called once for each."""
+    """Cache of the answer, by st_dev, whether a file system generates its files; statfs(2) is called once for each."""
 
     def __init__(self) -> None:
         self._known: dict[int, bool] = {}
 
     def is_on(self, descriptor: int, device: int) -> bool:
-        """Return True if the open item, which lies on ``device``, is generated as it is read; raises ``Problem``."""
-        known = self._known.get(device)
-        if known is None:
+        """Return True if the open item, whose st_dev is ``device``, lies on such a file system; raise ``Problem``."""
+        is_generated = self._known.get(device)
+        if is_generated is None:
             with failing("statfs", on_source=True):
-                known = self._known[device] = type_of_file_system(descriptor) in GENERATED
-        return known
+                is_generated = self._known[device] = type_of_file_system(descriptor) in GENERATED
+        return is_generated
 
 
 def generated_pieces(descriptor: int, size: int) -> Iterator[tuple[int, bytes]]:
-    """Read the contents of a generated file whose st_size is ``size``: yield pieces with their offsets.
+    """Read the contents of a generated file whose st_size is ``size``; yield pieces with their offsets.
 
-    Raises ``Problem``, also if more would have to be waited for (EAGAIN), or there is no end within ``LARGEST`` bytes.
+    Raise ``Problem``, also if a read would block (EAGAIN), or if the file does not end within ``LARGEST`` bytes.
     """
     at = 0
     while not size or at < size:
@@ -270,5 +298,7 @@ def generated_pieces(descriptor: int, size: int) -> Iterator[tuple[int, bytes]]:
 
 
 def generated_contents(descriptor: int, size: int) -> bytes:
-    """Return the contents of a generated file whose st_size is ``size``; raises as ``generated_pieces``."""
+    """Return the contents of a generated file whose st_size is ``size``; raise ``Problem`` as ``generated_pieces``
+    does.
+    """
     return b"".join(data for _, data in generated_pieces(descriptor, size))

@@ -1,10 +1,12 @@
-"""Moves the bytes of regular files, the fastest correct way.
+"""Copying of the contents of regular files, by the fastest method that is correct.
 
-A clone (FICLONE) shares the source's extents and moves nothing; with copy_file_range(2) a server copies by itself; to
-read and write in pieces (``pcopy.fsio.passage``) always works. Holes are skipped. A transfer completes or raises; a
-write of nothing is an error.
+- A clone (FICLONE) shares the source's extents and moves no bytes.
+- With copy_file_range(2), a file server copies without sending the bytes to this host.
+- Reading and writing in pieces (``pcopy.fsio.passage``) always works.
 
-Where a digest is wanted, the contents must pass through memory. Holes are digested without being read. A file that was
+Holes are skipped. A transfer completes or raises; a write of 0 bytes is an error.
+
+If a digest is wanted, the contents must pass through memory. Holes are digested without being read. A file that was
 cloned is read once, for its digest only.
 """
 
@@ -31,22 +33,28 @@ from pcopy.fsio.throttle import Throttle, Unmoved, throttled
 from pcopy.fsio.ways import KnownWays
 
 KERNEL_PIECE = 8 << 20
-"""Bytes moved by one copy_file_range."""
+"""Bytes moved by one call of copy_file_range(2)."""
 
 FICLONE = 0x40049409
-"""The request of ioctl_ficlone(2)."""
+"""The request number of ioctl_ficlone(2)."""
 
 _NEVER_CLONES = (errno.EOPNOTSUPP, errno.EXDEV, errno.ENOTTY, errno.ENOSYS, errno.EPERM)
+"""Errors of FICLONE which mean that it is not tried again between these two file systems."""
 _NO_CLONE = (*_NEVER_CLONES, errno.EINVAL, errno.EBADF, errno.ETXTBSY)
+"""Errors of FICLONE after which the contents are copied by other means."""
 _NEVER_KERNEL_COPIES = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM)
+"""Errors of copy_file_range(2) which mean that it is not tried again between these two file systems."""
 
 
 REFLINKS = ("auto", "never", "always")
-"""May contents be shared with the source? ``never`` leaves it to nobody else either (copy_file_range)."""
+"""Values of ``--reflink``: whether contents may be shared with the source.
+
+``never`` also excludes copy_file_range(2), by which the file system might share them.
+"""
 
 
 class Mover:
-    """Moves contents between files, and remembers between which file systems the quick ways don't work."""
+    """Copies contents between files, and records between which file systems the fast methods do not work."""
 
     def __init__(self, *, sparse: bool, reflink: str = "auto", manner: Manner = AS_EVER) -> None:
         self._sparse = sparse
@@ -59,9 +67,10 @@ class Mover:
         self.generated = Generated()
 
     def clone(self, source: int, target: int, devices: tuple[int, int]) -> bool:
-        """Makes ``target`` share all of ``source``'s extents; False where the file systems can't, or it is not wanted.
+        """Make ``target`` share all extents of ``source``. Return False if that is impossible or not wanted.
 
-        ``devices`` are the two files' st_dev. Raises ``Problem``, also where nothing but a clone is wanted.
+        ``devices`` are the st_dev of source and target. Raise ``Problem``; with ``--reflink always`` also if the file
+        cannot be cloned.
         """
         if self._reflink == "never":
             return False
@@ -77,7 +86,7 @@ class Mover:
             if refused in _NEVER_CLONES:
                 self._no_clone[devices] = refused
         if self._reflink == "always":
-            raise Problem("clone", refused, text="it can't be cloned, which --reflink always wants")
+            raise Problem("clone", refused, text="it cannot be cloned, which --reflink always requires")
         return False
 
     def fill(
@@ -90,10 +99,14 @@ class Mover:
         *,
         extend: Callable[[int], None],
     ) -> Generator[int, None, None]:
-        """Gives the empty ``target`` all of the contents of ``source``, whose status is ``status``.
+        """Copy all contents of ``source``, which has the given ``status``, into the empty file ``target``.
 
-        ``extend`` sets the size of ``target`` before its contents are written (``NewFile.extend``); it is called if
-        holes are skipped. Yields the bytes that each step moved; raises ``Problem``.
+        Yield the number of bytes that each step moved; raise ``Problem``.
+
+        Args:
+            devices: st_dev of source and target.
+            extend: sets the size of ``target`` before its contents are written (``NewFile.extend``). It is called if
+                holes are skipped.
         """
         size = status.st_size
         if self.generated.is_on(source, devices[0]):
@@ -121,9 +134,11 @@ class Mover:
         holes: bool,
         digest: Digest | None = None,
     ) -> Generator[int, None, None]:
-        """Copies the bytes from ``start`` to ``end``, without its holes if there may be ``holes``.
+        """Copy the bytes from ``start`` to ``end``. Yield the number of bytes that each step moved; raise ``Problem``.
 
-        Yields the bytes that each step moved (holes count as moved); raises ``Problem``.
+        Args:
+            devices: st_dev of source and target.
+            holes: True if the source may have holes. They are skipped, and count as moved.
         """
         extents = data_extents(source, start, end) if holes and self._sparse else iter([(start, end)])
         in_kernel = digest is None and devices not in self._no_kernel_copy and self._copies_in_kernel(target, devices)
@@ -142,7 +157,10 @@ class Mover:
             passage.finish(start, end)
 
     def _copies_in_kernel(self, target: int, devices: tuple[int, int]) -> bool:
-        """Is copy_file_range worth trying? With a manner of moving that the user wants it is not."""
+        """Return True if copy_file_range(2) is worth a try.
+
+        It is not with ``--reflink never``, nor if the user wants direct I/O or an empty page cache (``Manner``).
+        """
         if self._reflink == "never" or any(self._manner):
             return False
         return self.ways.of(devices[1], target).copies_itself
@@ -150,9 +168,10 @@ class Mover:
     def _copy_in_kernel(
         self, source: int, target: int, start: int, end: int, devices: tuple[int, int]
     ) -> Generator[int, None, int]:
-        """As far as copy_file_range gets; returns the offset that it reached.
+        """Copy with copy_file_range(2) as far as possible; yield the bytes of each step; return the offset reached.
 
-        An error of it doesn't tell which side is to blame: reading and writing from there find out.
+        An error does not show which of the two files caused it. So it is not raised: the caller continues by reading
+        and writing, which finds out.
         """
         at = start
         while at < end:
@@ -173,8 +192,9 @@ class Mover:
         return at
 
 
-def _copy_pieces(found: Iterator[tuple[int, memoryview | bytes]], target: int, digest: Digest | None) -> Iterator[int]:
-    for at, piece in found:
+def _copy_pieces(pieces: Iterator[tuple[int, memoryview | bytes]], target: int, digest: Digest | None) -> Iterator[int]:
+    """Write pieces to ``target`` at their offsets, and digest them; yield the number of bytes of each."""
+    for at, piece in pieces:
         if digest is not None:
             digest.update(piece)
         write_all(target, piece, at)
@@ -182,6 +202,6 @@ def _copy_pieces(found: Iterator[tuple[int, memoryview | bytes]], target: int, d
 
 
 def set_size(target: int, size: int) -> None:
-    """Makes the file ``size`` bytes long, with a hole where nothing was written; raises ``Problem``."""
+    """Set the size of the file ``target``, with a hole where nothing was written; raise ``Problem``."""
     with failing("truncate"):
         os.ftruncate(target, size)

@@ -1,7 +1,8 @@
-"""Replaces files of pcopy's own: whatever stops the process or the machine, the old one or the new one is there, whole.
+"""Atomic and durable replacement of pcopy's own files, and syncs of directories.
 
-Rule: write under another name beside it, fsync, close, rename, fsync the directory (rename(2) alone may leave an empty
-file after a power loss).
+Whenever the process or the machine stops, either the old or the new file is there, and complete. For that the new file
+is written under a temporary name in the same directory, synced, closed and renamed, and then the directory is synced.
+After a rename(2) alone, a loss of power may leave an empty file.
 """
 
 from __future__ import annotations
@@ -21,11 +22,17 @@ from pcopy.fsio.temporary import NEW
 
 _PATH = b"/proc/self/fd/%d"
 _BUFFER = 1 << 18
-"""Bytes that are gathered for one write."""
+"""Bytes that are buffered for one write."""
 
 
 class Synced(Enum):
-    """What is on stable storage when a file has been replaced. Without its name the old contents may come back."""
+    """Durability of the file at the end of ``replacing``.
+
+    - ``NOTHING``: nothing is synced.
+    - ``CONTENTS``: the contents of the new file are on stable storage. After a loss of power, the name may still lead
+      to the old file.
+    - ``NAME``: the contents and the name are on stable storage.
+    """
 
     NOTHING = "nothing"
     CONTENTS = "contents"
@@ -42,11 +49,16 @@ def replacing(
     synced: Synced = Synced.NAME,
     unnamed: bool = False,
 ) -> Iterator[BinaryIO]:
-    """A stream for the new contents of ``name`` in an open directory, written as ``temporary``, which must be free.
+    """Yield a stream for the new contents of the file ``name`` in an open directory; replace the file at the end.
 
-    The file gets ``mode`` less the umask. On an error it is removed and ``name`` is as before. ``unnamed``: it gets the
-    name ``temporary`` only when it is whole, where the file system has files without a name; then nothing is left of it
-    if the process is killed. Raises ``Problem``.
+    After an error the temporary file is removed and ``name`` is unchanged. Raise ``Problem``.
+
+    Args:
+        temporary: the name under which the file is written; it must not exist.
+        mode: permission bits of the file, less the umask.
+        synced: what must be on stable storage at the end.
+        unnamed: create the file with O_TMPFILE where that is supported, and give it the name ``temporary`` only when it
+            is complete. Then nothing is left behind if the process is killed.
     """
     descriptor = _unnamed(directory, mode) if unnamed else -1
     is_named = descriptor < 0
@@ -64,6 +76,7 @@ def replacing(
                 with failing("fsync"):
                     sync_written(stream.fileno())
             if not is_named:
+                # Only a link to /proc/self/fd/N gives a name to an O_TMPFILE file without privileges (open(2)).
                 with failing("link"):
                     os.link(_PATH % descriptor, temporary, dst_dir_fd=directory, follow_symlinks=True)
                 is_named = True
@@ -72,7 +85,7 @@ def replacing(
             with explained("rename", "cannot rename files"):
                 os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
         finally:
-            with suppress(OSError):  # it may fail again to write what it holds, and must not hide the first error
+            with suppress(OSError):  # closing flushes the buffer; a second failure must not hide the first
                 stream.close()
     except BaseException:
         if is_named:
@@ -85,7 +98,11 @@ def replacing(
 
 @contextmanager
 def explained(operation: str, lacking: str) -> Iterator[None]:
-    """Raise ``Problem`` for an ``OSError``. If the file system does not support ``operation``, the text states that."""
+    """Raise ``Problem`` for an ``OSError`` of the block.
+
+    If the error means that the file system does not support ``operation``, the text says so: "the file system" and
+    ``lacking``.
+    """
     with failing(operation):
         try:
             yield
@@ -96,7 +113,11 @@ def explained(operation: str, lacking: str) -> Iterator[None]:
 
 
 def _unnamed(directory: int, mode: int) -> int:
-    """A descriptor of a new file without a name; -1 where that is impossible, or it could not be named later."""
+    """Return the descriptor of a new file without a name (O_TMPFILE).
+
+    Return -1 if the file system does not support that, or if the file could not be linked later because /proc is
+    missing.
+    """
     try:
         descriptor = open_patiently(b".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, mode, dir_fd=directory)
     except OSError:
@@ -108,9 +129,9 @@ def _unnamed(directory: int, mode: int) -> int:
 
 
 def sync_directory(directory: int) -> None:
-    """Make the names in an open directory durable, as far as its file system can; raise ``Problem``.
+    """Make the names in an open directory durable, as far as its file system supports that; raise ``Problem``.
 
-    For one that is open for searching only (O_PATH) the file system is synced.
+    If the directory is open for searching only (O_PATH), its file system is synced.
     """
     try:
         sync_file(directory)
@@ -123,17 +144,17 @@ def sync_directory(directory: int) -> None:
 
 
 def sync_directory_at(path: bytes) -> None:
-    """As ``sync_directory``, for the directory ``path``; raises ``OSError``."""
+    """Make the names in the directory ``path`` durable, as ``sync_directory`` does; raise ``OSError``."""
     with held_open(open_patiently(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
         sync_directory(descriptor)
 
 
 boots_of_job: set[str] = set()
-"""Boot ids of all hosts on which ranks of this job run, if this process is rank 0."""
+"""Boot ids of all hosts on which ranks of this job run. Filled on rank 0 only."""
 
 
 def boot_id() -> str:
-    """Return the number that identifies this start of the host; empty if the system has none."""
+    """Return the random id of this boot of the host (/proc/sys/kernel/random/boot_id); empty if there is none."""
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
         return file.read().strip()
     return ""

@@ -1,5 +1,8 @@
-"""Decides what is done with a target that exists: from the status of both sides alone, or by reading both
-(``--checksum``), without digests."""
+"""Decides whether an existing target is replaced, and compares its contents with the source's.
+
+The decision rests on the status of both sides alone, or on their contents (``--checksum``), which are compared byte by
+byte, without digests.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +22,18 @@ from pcopy.fsio.source import Version, check_unchanged, open_to_read, status_of
 from pcopy.fsio.throttle import Throttle
 
 FAR = 2**63 - 1
-"""Nanoseconds from 1970 that 64 bits no longer hold."""
+"""The largest number of nanoseconds since 1970 that 64 bits can hold."""
 
 TIME_STEPS = (100, 1_000, 10_000_000, 1_000_000_000, 2_000_000_000)
-"""Nanoseconds to which times are cut: by SMB and NTFS, network file systems, exFAT, ext3 and HFS+, FAT; and by tools.
+"""Resolutions of modification times in nanoseconds, to which file systems or tools cut times (round them down).
 
-They stand in ``native/internal.h``, too."""
+They are those of SMB and NTFS, of network file systems, of exFAT, of ext3 and HFS+, and of FAT. ``native/internal.h``
+has the same list.
+"""
 
 
 class Status(Protocol):
-    """What of an item's status decides."""
+    """The fields of an item's status on which the decision rests."""
 
     @property
     def st_mode(self) -> int: ...
@@ -41,7 +46,7 @@ class Status(Protocol):
 
 
 class Decision(Enum):
-    """For one item whose target's name is taken."""
+    """Decision about an item whose name exists in the target."""
 
     REPLACE = "replace"
     SKIP = "skip"
@@ -49,11 +54,16 @@ class Decision(Enum):
 
 
 def decide(policy: str, modify_window: int, source: Status, target: Status, *, contents: bool = False) -> Decision:
-    """Return what ``policy`` (``pcopy.tasks.base.job.EXISTING``) does with ``target``; ``modify_window`` is in seconds.
+    """Return what the policy of ``--existing`` does with ``target``.
 
-    With ``contents`` what is to be skipped must still be compared (``same_contents``); times don't count then.
-    ``changed`` and ``newer`` replace an item of another type. ``newer`` skips a later one, and decides as ``changed``
-    does if the times are equal (``are_times_equal``).
+    ``changed`` and ``newer`` replace an item of another type. ``newer`` skips a target with a later modification time,
+    and decides as ``changed`` does if the times are equal (``are_times_equal``).
+
+    Args:
+        policy: one of ``pcopy.tasks.base.job.EXISTING``.
+        modify_window: difference of times that is ignored, in seconds.
+        contents: True if contents decide and not times. Then the contents of an item that is to be skipped must still
+            be compared (``same_contents``).
     """
     if policy not in ("changed", "newer"):
         return Decision(policy)
@@ -77,9 +87,10 @@ def are_times_equal(source: int, target: int, modify_window: int) -> bool:
 
 
 def alike(source: Status, target: Status, modify_window: int, *, contents: bool = False) -> bool:
-    """Does ``target`` look like a copy of ``source``, from their status? (A symbolic link's size is its text's.)
+    """Return True if ``target`` looks like a copy of ``source``, by their status alone.
 
-    With ``contents`` it is those that decide, where there are any, and not the times.
+    Type, size or device number must be the same, and the modification times must be equal. With ``contents`` the times
+    are ignored, since the contents are compared later. The size of a symbolic link is the length of its text.
     """
     if stat.S_IFMT(source.st_mode) != stat.S_IFMT(target.st_mode):
         return False
@@ -91,9 +102,10 @@ def alike(source: Status, target: Status, modify_window: int, *, contents: bool 
 
 
 def may_be_compared(source: Status, target: Status) -> bool:
-    """Are both regular files of one size, so that their contents may be the same whatever their times are?
+    """Return True if both are regular files of one size, so that their contents may be equal whatever their times are.
 
-    Not where a time lies centuries away: few file systems hold it, and the next look would find them to differ again.
+    Return False if a time is ``FAR`` from 1970 or further: few file systems can store it, so the files would differ in
+    every later run.
     """
     if not (stat.S_ISREG(source.st_mode) and stat.S_ISREG(target.st_mode)) or source.st_size != target.st_size:
         return False
@@ -103,33 +115,41 @@ def may_be_compared(source: Status, target: Status) -> bool:
 def same_contents(
     reading: int, source: os.stat_result, directory: int, name: bytes, present: os.stat_result, throttle: Throttle
 ) -> Generator[None, None, bool]:
-    """Return True if the regular file ``name``, which had the status ``present``, holds the same bytes as ``reading``.
+    """Return True if the regular file ``name`` has the same contents as the open file ``reading``.
 
-    Yields after each piece, and while ``throttle`` delays the next one. Raises ``Problem``, with the side that can't be
-    read, and where either has changed.
+    Yield after each piece, and while ``throttle`` delays the next one. Raise ``Problem`` for the side that cannot be
+    read, or if either file has changed.
+
+    Args:
+        source: status of ``reading``.
+        present: status that ``name`` had when it was examined.
     """
     if source.st_size != present.st_size:
         return False
-    there = open_existing(directory, name, present)
+    existing = open_existing(directory, name, present)
     try:
-        same = yield from _same(reading, source.st_size, there, throttle)
+        same = yield from _same(reading, source.st_size, existing, throttle)
     except BaseException:
-        abandon(there)
+        abandon(existing)
         raise
-    close_read(there)
+    close_read(existing)
     check_unchanged(reading, Version.of(source))
     return same
 
 
-def _same(reading: int, size: int, there: int, throttle: Throttle) -> Generator[None, None, bool]:
-    piece = min(PIECE, size + 1)  # a file of size 0 may have contents all the same (/proc)
-    with lent_buffer() as ours, lent_buffer() as theirs:
+def _same(reading: int, size: int, existing: int, throttle: Throttle) -> Generator[None, None, bool]:
+    """Return True if two open files have the same contents.
+
+    ``size`` is that of the source; yield and raise as ``same_contents`` does.
+    """
+    piece = min(PIECE, size + 1)  # 1 more than the size, since files in /proc have the size 0 and contents nevertheless
+    with lent_buffer() as expected, lent_buffer() as actual:
         at = 0
         while True:
-            got = _fill(reading, ours[:piece], at, on_source=True)
+            got = _fill(reading, expected[:piece], at, on_source=True)
             if got < piece and at + got < size:
                 raise changed("read", f"the file ended at byte {at + got}, before its size")
-            if _fill(there, theirs[:piece], at, on_source=False) != got or ours[:got] != theirs[:got]:
+            if _fill(existing, actual[:piece], at, on_source=False) != got or expected[:got] != actual[:got]:
                 return False
             if got < piece:
                 return True
@@ -139,7 +159,7 @@ def _same(reading: int, size: int, there: int, throttle: Throttle) -> Generator[
 
 
 def _fill(descriptor: int, piece: memoryview, at: int, *, on_source: bool) -> int:
-    """Reads from offset ``at`` until ``piece`` is full or the file ends; returns the number of bytes."""
+    """Read from offset ``at`` until ``piece`` is full or the file ends; return the number of bytes."""
     got = 0
     while got < len(piece):
         with failing("read", on_source=on_source):
@@ -151,11 +171,15 @@ def _fill(descriptor: int, piece: memoryview, at: int, *, on_source: bool) -> in
 
 
 def open_existing(directory: int, name: bytes, present: os.stat_result) -> int:
-    """The existing file for reading, the very one that was looked at; raises ``Problem``."""
+    """Open the existing file ``name`` for reading; return its descriptor.
+
+    Raise ``Problem``; raise ``TargetChanged`` if it is not the file that had the status ``present``.
+    """
     with failing("open"):
         descriptor = open_to_read(directory, name)
     try:
         status = status_of(descriptor)
+        # Another item may have taken the name since it was examined.
         if (status.st_dev, status.st_ino) != (present.st_dev, present.st_ino) or not stat.S_ISREG(status.st_mode):
             raise TargetChanged
     except Problem:
@@ -165,16 +189,17 @@ def open_existing(directory: int, name: bytes, present: os.stat_result) -> int:
 
 
 def same_link(source: int, source_name: bytes, target: int, target_name: bytes, *, on_source: bool = True) -> bool:
-    """Return True if two symbolic links, in two open directories, have the same text. Raises ``Problem``.
+    """Return True if two symbolic links, in two open directories, have the same text; raise ``Problem``.
 
-    ``on_source``: whether the first one lies in the source; it may be a copy that has no final name yet.
+    ``on_source``: True if the first one is in the source; False if it is a copy that has no final name yet.
     """
     return _text(source, source_name, on_source=on_source) == _text(target, target_name, on_source=False)
 
 
 def _text(directory: int, name: bytes, *, on_source: bool) -> bytes:
+    """Return the text of a symbolic link; raise ``Problem``."""
     try:
         return os.readlink(name, dir_fd=directory)
     except OSError as error:
-        gone = on_source and error.errno in (errno.ENOENT, errno.EINVAL)
-        raise Problem("readlink", error.errno or errno.EIO, on_source=on_source, changed=gone) from error
+        is_changed = on_source and error.errno in (errno.ENOENT, errno.EINVAL)
+        raise Problem("readlink", error.errno or errno.EIO, on_source=on_source, changed=is_changed) from error

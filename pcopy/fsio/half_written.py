@@ -1,16 +1,18 @@
-"""The mark of a file that ``--inplace`` writes over: the file has neither its old contents nor all of the new ones.
+"""The mark of a file that ``--inplace`` is writing over.
 
-A file gets its mark before it is emptied, and loses it only when the new contents are on stable storage. So a resumed
-job, or a copy that reads the file as its source, knows by the mark that the file is incomplete; no clock could tell
-that. The mark also holds the mode and the owner that the file had. Rules:
+A marked file has neither its old contents nor all of the new ones. A file is marked before it is truncated, and the
+mark is removed only when the new contents are on stable storage. So a resumed job, or a copy that reads the file as its
+source, knows from the mark that the file is incomplete; times could not show that. The mark also records the mode and
+the owner that the file had before. Rules:
 
-- The mark is an extended attribute. Root's is ``trusted.*``: an owner could give his file a ``user.*`` attribute
-  himself, and say in it that the file had been a set-uid program of root's. So the mark of an ordinary user only says
-  that the file is incomplete. Mode and owner in it are believed in his own job, if the file is still as that job has
-  left it: his, with mode 0600.
-- Where a file system takes no such attribute, the mark is a small synced file beside the marked one. Its name comes
-  from the name of the marked file, and it tells the identity of that. If only the inode's number can be compared, the
-  mark is not ``sure``: the number may be another file's by now, and FUSE gives new numbers with each mount.
+- The mark is an extended attribute. Root uses ``trusted.*``, because the owner of a file could set a ``user.*``
+  attribute and claim in it that the file had been a set-user-ID program of root's. So the mark of an ordinary
+  user only shows that the file is incomplete. The mode and owner in it are used only by the same job, and only if the
+  file is still as that job left it: owned by the user, with mode 0600.
+- On a file system that does not support such attributes, the mark is a small synced file in the same directory, a
+  *sidecar*. Its name is derived from the name of the marked file, and it contains that file's identity. If only the
+  inode number of the identity can be compared, the mark is not ``sure``: the number may belong to another file by now,
+  and FUSE assigns new numbers at each mount.
 - The mark is no part of an item: it is never copied, and only ``clear`` removes it.
 """
 
@@ -33,18 +35,23 @@ from pcopy.fsio.temporary import PREFIX, is_undressed, remove
 from pcopy.named import NamedTuple
 
 NAMES = ("trusted.pcopy.incomplete", "user.pcopy.incomplete")
+"""Names of the extended attribute: root's, and that of other users."""
 SIDECAR = PREFIX + b"incomplete-"
-"""What the name of a file beside it begins with; a digest of its name follows."""
+"""Prefix of the names of sidecars; a digest of the marked file's name follows."""
 
 _NO_ATTRIBUTES = (errno.ENOTSUP, errno.ENOSYS)
+"""Errors of a file system that does not support such attributes."""
 _UNMARKED = (errno.ENODATA, errno.ENOENT, errno.EACCES, errno.EPERM)
+"""Errors of getxattr(2) which mean that the file has no mark that this process can use."""
 _LARGEST = 4096
-"""Bytes of a mark that are read: it has some hundred."""
+"""Number of bytes of a mark that are read; a mark has some hundred."""
 
 
 class HalfWritten(NamedTuple):
-    """Which job writes over a file, and the mode, owner and group that this had before. Unless it is ``sure``, the file
-    may be another one, that was saved since."""
+    """Contents of a mark: the job that writes over the file, and the file's former mode, owner and group.
+
+    If ``sure`` is False, the file may be another one that was saved under the same name since.
+    """
 
     job: str
     mode: int
@@ -54,37 +61,49 @@ class HalfWritten(NamedTuple):
 
     @property
     def before(self) -> tuple[int, int, int]:
+        """Mode, owner and group that the file had before it was written over."""
         return self.mode, self.uid, self.gid
 
     def packed(self) -> bytes:
+        """Return the mark as bytes."""
         return b"%s %o %d %d\n" % (self.job.encode(), self.mode, self.uid, self.gid)
 
     @classmethod
     def unpacked(cls, text: bytes) -> HalfWritten:
-        """A mark that makes no sense tells only that there is one: its job is empty, which is nobody's."""
+        """Return the mark that ``text`` contains.
+
+        If ``text`` is malformed, the result has an empty job name, which matches no job: only that the file is
+        incomplete is known then, not its former mode and owner.
+        """
         words = text.split()
         with suppress(ValueError, UnicodeDecodeError, OverflowError):
             job, mode, uid, gid = words
-            told = cls(job.decode("ascii"), int(mode, 8), int(uid), int(gid))
-            if stat.S_ISREG(told.mode) and min(told.before) >= 0 and max(told.before) < 1 << 32:
-                return told
+            mark = cls(job.decode("ascii"), int(mode, 8), int(uid), int(gid))
+            if stat.S_ISREG(mark.mode) and min(mark.before) >= 0 and max(mark.before) < 1 << 32:
+                return mark
         return cls("", stat.S_IFREG | 0o600, os.geteuid(), os.getegid())
 
 
 @cache
 def _is_root() -> bool:
-    """May this process use ``trusted.*``? Not who is root in a user namespace of his own."""
+    """Return True if this process may use ``trusted.*`` attributes.
+
+    Root in a user namespace of its own may not.
+    """
     return capable(CAP_SYS_ADMIN) and maps_all_ids()
 
 
 def _attribute() -> str:
+    """Return the name of the attribute that this process uses as the mark."""
     return NAMES[0] if _is_root() else NAMES[1]
 
 
 def find(directory: int, name: bytes, status: os.stat_result, descriptor: int | None = None) -> HalfWritten | None:
-    """The mark of a file, which has that ``status`` and may be open; None if it has none.
+    """Return the mark of a file, or None if it has none; raise ``Problem``.
 
-    Raises ``Problem``.
+    Args:
+        status: status of the file.
+        descriptor: the file if it is open, else None.
     """
     is_open = descriptor is not None
     path = b"/proc/self/fd/%d/%s" % (directory, name) if descriptor is None else descriptor
@@ -99,20 +118,24 @@ def find(directory: int, name: bytes, status: os.stat_result, descriptor: int | 
 
 
 def before(directory: int, name: bytes, descriptor: int, status: os.stat_result, job: str) -> HalfWritten:
-    """The mark that ``job`` shall leave on the open file: as an older mark tells, if that is believed.
+    """Return the mark that ``job`` shall set on the open file, before it is written over; raise ``Problem``.
 
-    By a name its owner could have another file's mark read. Raises ``Problem``.
+    Mode and owner are those of an older mark, if that can be trusted; else those of ``status``. The older mark is read
+    through the descriptor: if it were read by name, the directory's owner could substitute the mark of another file.
     """
-    told = find(directory, name, status, descriptor) if is_undressed(status) else None
-    if told is not None and told.sure and told.job and (_is_root() or told.job == job):
-        return told._replace(job=job)
+    older = find(directory, name, status, descriptor) if is_undressed(status) else None
+    if older is not None and older.sure and older.job and (_is_root() or older.job == job):
+        return older._replace(job=job)
     return HalfWritten(job, status.st_mode, status.st_uid, status.st_gid)
 
 
 def leave(
     directory: int, name: bytes, descriptor: int, status: os.stat_result, mark: HalfWritten, temporary: bytes
 ) -> None:
-    """Marks what is open, and is ``name`` in ``directory``; ``temporary`` is a free name. Raises ``Problem``."""
+    """Mark the open file ``name`` in ``directory``; raise ``Problem``.
+
+    ``temporary`` is a free name, used if the mark is a sidecar.
+    """
     try:
         os.setxattr(descriptor, _attribute(), mark.packed())
     except OSError as error:
@@ -120,14 +143,14 @@ def leave(
             raise Problem.of(f"setxattr {_attribute()}", error) from error
         identity = identity_of(descriptor, status, 0, made=False)
         with failing("open"):
-            above = open_patiently(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
-        with held_open(above), replacing(above, beside(name), temporary) as stream:
-            told = identity.inode, identity.mark.hex().encode() or b"-", name
-            stream.write(mark.packed() + b"%d %b\n%b" % told)
+            reopened = open_patiently(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
+        with held_open(reopened), replacing(reopened, beside(name), temporary) as stream:
+            target = identity.inode, identity.mark.hex().encode() or b"-", name
+            stream.write(mark.packed() + b"%d %b\n%b" % target)
 
 
 def clear(directory: int, name: bytes, descriptor: int) -> None:
-    """Takes the mark from what is open, and is ``name`` in ``directory``, if it has one; raises ``Problem``."""
+    """Remove the mark of the open file ``name`` in ``directory``, if it has one; raise ``Problem``."""
     try:
         os.removexattr(descriptor, _attribute())
     except OSError as error:
@@ -138,10 +161,11 @@ def clear(directory: int, name: bytes, descriptor: int) -> None:
 
 
 def drop_stale(directory: int, sidecar: bytes, job: str, *, is_filled: bool) -> None:
-    """Removes a file that ``job`` has put beside another, if that has gone, or been replaced since; raises ``Problem``.
+    """Remove a sidecar of ``job`` if the file that it marks has been removed or replaced; raise ``Problem``.
 
-    Unless that ``is_filled``, it keeps what is there from passing for whole where it may be the same under another
-    number (FUSE).
+    On FUSE, a file with another inode number may still be the marked one. Then the sidecar is removed only if
+    ``is_filled``, which means that the new contents are complete. Otherwise it remains, so that an incomplete file does
+    not pass for a complete one.
     """
     found = _read_beside(directory, sidecar)
     if found is None or beside(found.name) != sidecar or found.mark.job != job:
@@ -158,7 +182,7 @@ def drop_stale(directory: int, sidecar: bytes, job: str, *, is_filled: bool) -> 
 
 
 def drop_all_stale(directory: int, job: str) -> None:
-    """As ``drop_stale`` for each such file in an open directory."""
+    """Do the same as ``drop_stale`` for each sidecar in an open directory, whose files are not known to be complete."""
     with failing("readdir"):
         names = [name for name in names_in(directory) if name.startswith(SIDECAR)]
     for name in names:
@@ -166,44 +190,45 @@ def drop_all_stale(directory: int, job: str) -> None:
 
 
 def refuse(names: list[str]) -> None:
-    """Raises ``Problem`` for a source with attributes of these ``names`` if the mark is among them."""
+    """Raise ``Problem`` if the mark is among ``names``, the extended attributes of a source."""
     if any(mark in names for mark in NAMES):
-        text = "a copy with --inplace has not finished it, or was not told that its contents are safe"
+        text = "a copy with --inplace did not finish it, or could not confirm that its contents are on storage"
         raise Problem("read", 0, on_source=True, text=f"the file is incomplete: {text}")
 
 
 def beside(name: bytes) -> bytes:
-    """The name of the file beside ``name`` that marks it."""
-    from hashlib import blake2b
+    """Return the name of the sidecar of the file ``name``."""
+    from hashlib import blake2b  # imported here, since few copies need it
 
     return SIDECAR + blake2b(name, digest_size=8).hexdigest().encode()
 
 
 def of_sidecar() -> Problem:
-    """Why such a file, which is found in a source, stands for one that is not whole."""
-    return Problem("read", 0, on_source=True, text="it tells that a file beside it is incomplete")
+    """Return the problem of a sidecar found in a source: a file that marks another file as incomplete."""
+    return Problem("read", 0, on_source=True, text="it marks another file in this directory as incomplete")
 
 
 def unsure(name: bytes) -> Problem:
-    """Why ``name``, whose mark is not sure, neither stays nor gives way."""
+    """Return the problem of the existing file ``name`` whose mark is not ``sure``: it is neither kept nor replaced."""
     text = (
-        "it may be half written by a copy with --inplace, or have been saved since: remove it unless it is whole, "
+        "it may be incomplete after a copy with --inplace, or have been saved since: remove it unless it is complete, "
         f"and then remove {os.fsdecode(beside(name))}"
     )
     return Problem("create", errno.EEXIST, text=text)
 
 
 def refuse_marked(descriptor: int) -> None:
-    """As ``refuse``, where nobody has asked for names."""
+    """Raise ``Problem`` if an open source has the mark. For use if its attributes have not been listed."""
     refuse([name for name in NAMES if _has(descriptor, name)])
 
 
 def is_marked(descriptor: int) -> bool:
-    """Has an open file the mark, root's or another's?"""
+    """Return True if an open file has the mark, that of root or of another user."""
     return any(_has(descriptor, mark) for mark in NAMES)
 
 
 def _has(descriptor: int, name: str) -> bool:
+    """Return True if an open file has the extended attribute ``name`` and it can be read."""
     with suppress(OSError):
         os.getxattr(descriptor, name)
         return True
@@ -211,7 +236,7 @@ def _has(descriptor: int, name: str) -> bool:
 
 
 class _Beside(NamedTuple):
-    """What the file beside a marked one tells: the mark, which file that is, and its name."""
+    """Contents of a sidecar: the mark; and identity and name of the file that it marks."""
 
     mark: HalfWritten
     identity: Identity
@@ -219,31 +244,35 @@ class _Beside(NamedTuple):
 
 
 def _find_beside(directory: int, name: bytes, status: os.stat_result) -> HalfWritten | None:
-    """Only from a file of ours that nobody else can have written, and that was made for this one."""
+    """Return the mark in the sidecar of a file; None if there is none, or if it belongs to another file.
+
+    Only a sidecar that no other user can have written is trusted.
+    """
     found = _read_beside(directory, beside(name))
     if found is None or found.name != name:
         return None
     with failing("open"):
-        held = open_patiently(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-    with held_open(held):
-        likeness = found.identity.compare(identity_of(held, status, 0, made=False))
-        if likeness is Likeness.OTHER and not lies_on(FUSE, held):
+        path_only = open_patiently(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    with held_open(path_only):
+        likeness = found.identity.compare(identity_of(path_only, status, 0, made=False))
+        if likeness is Likeness.OTHER and not lies_on(FUSE, path_only):
             return None
     is_sure = likeness is Likeness.SAME or (likeness is Likeness.UNTOLD and is_undressed(status))
     return found.mark._replace(sure=is_sure)
 
 
 def _read_beside(directory: int, name: bytes) -> _Beside | None:
-    """None where there is no such file, or not one that a job of ours has written."""
+    """Return the contents of a sidecar; None if there is none, or if no pcopy of this user has written it."""
     try:
-        reading = open_patiently(name, FLAGS, dir_fd=directory)
+        sidecar = open_patiently(name, FLAGS, dir_fd=directory)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP, errno.EACCES, errno.ENXIO):
             return None
         raise Problem.of("open", error) from error
-    with held_open(reading), failing("read"):
-        status = status_of(reading)
-        text = os.read(reading, _LARGEST) if is_undressed(status) and status.st_nlink == 1 else b""
+    # Only a file of this user with mode 0600 and one link is trusted: no other user can have written or planted it.
+    with held_open(sidecar), failing("read"):
+        status = status_of(sidecar)
+        text = os.read(sidecar, _LARGEST) if is_undressed(status) and status.st_nlink == 1 else b""
     with suppress(ValueError):
         line, words, of_name = text.split(b"\n", 2)
         inode, mark = words.split(b" ")

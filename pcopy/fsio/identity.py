@@ -1,21 +1,22 @@
-"""Which item is it? An inode's number alone doesn't tell: ext4 gives a freed one out again at once.
+"""Identities of items, by which an item is recognised later, by another rank or in another run.
 
-An item is known by its *identity*: the mount code of its file system (``pcopy.fsio.mounts``), the inode's number, and a
-*mark*. A later item with the same number has another mark. The mark is made from the file handle
-(name_to_handle_at(2)), which holds the inode's generation, or Lustre's FID: nobody can choose it, any user may ask for
-it, and all hosts get the same. If the file system has no handles, the mark is made from the time of birth, which comes
-from a coarse clock. If it has neither, the mark is empty: then whether two items are the same *can't be told*.
+An inode number alone is not enough, since ext4 reuses the number of a removed inode immediately. So an *identity*
+consists of the mount code of the file system (``pcopy.fsio.mounts``), the inode number, and a *mark*. A later item with
+the same number has another mark. The mark is made from the file handle (name_to_handle_at(2)), which contains the
+inode's generation, or Lustre's FID: nobody can choose it, any user may read it, and all hosts get the same. If the file
+system has no handles, the mark is made from the time of birth, which comes from a coarse clock. If it has neither, the
+mark is empty, and two identities with the same number cannot be told apart.
 
-``identity_of`` and ``mark_of`` ask an open descriptor, O_PATH or not (some 3 us). As long as a descriptor is open, its
-inode's number is given to no other item; so a name with the same st_dev and st_ino is that very item. An identity is
-for items that are opened again later, by another rank, or in another run. ``compare`` also answers "can't be told".
-``==`` doesn't; it is only for two copies of one value.
+``identity_of`` and ``mark_of`` take an open descriptor, O_PATH or not (some 3 us). While a descriptor is open, its
+inode number is not reused; so a name with the same st_dev and st_ino leads to that very item. An identity is needed for
+items that are opened again later. Compare identities with ``compare``, which has a third answer for "unknown". ``==``
+only shows whether two values are equal.
 
 Rules:
-- FUSE gives its items new numbers whenever the kernel has forgotten them, and its handles contain the number. So no
-  handle is asked for there.
-- On an overlay, if an item lies in a lower layer, both its handle and its time of birth change with the first write
-  into it. So there only items that this job has made itself (``made``) have a mark: they never lay in a lower layer.
+- FUSE assigns new inode numbers whenever the operating system has dropped an inode from its cache, and its handles
+  contain the number. So no handle is read there.
+- On an overlay, handle and time of birth of an item in a lower layer change with the first write to it. So only items
+  that this job has created (``made``) have a mark there: they never were in a lower layer.
 """
 
 from __future__ import annotations
@@ -30,22 +31,29 @@ from pcopy import libc
 from pcopy.named import NamedTuple
 
 FUSE = libc.FUSE
+"""File system type of FUSE (f_type of statfs(2))."""
 OVERLAY = 0x794C7630
+"""File system type of overlays (f_type of statfs(2))."""
 XFS = 0x58465342
-"""Types of file systems (f_type, statfs(2))."""
+"""File system type of XFS (f_type of statfs(2))."""
 
-_XFS_IOC_FSGEOMETRY_V1 = 0x80705864  # the request that all kernels know
+_XFS_IOC_FSGEOMETRY_V1 = 0x80705864  # supported by all Linux versions
 _GEOMETRY_BYTES = 112
-"""Of struct xfs_fsop_geom_v1."""
+"""Size of struct xfs_fsop_geom_v1."""
 _UUID = slice(64, 80)  # in struct xfs_fsop_geom_v1
 
 _TYPE = struct.Struct("=i")
-_MAYBE_FUSE = _TYPE.pack(0x81)  # FILEID_INO64_GEN; XFS has it, too
+_MAYBE_FUSE = _TYPE.pack(0x81)  # FILEID_INO64_GEN, used by FUSE and XFS
 _OF_OVERLAYS = (_TYPE.pack(0xF8), _TYPE.pack(0xFB))  # OVL_FILEID_V1 and V0
 
 
 class Likeness(Enum):
-    """What two identities tell of their items; ``UNTOLD``: the same number, and one side at least can't tell more."""
+    """Result of comparing two identities.
+
+    - ``SAME``: they are those of one item.
+    - ``OTHER``: they are those of two items.
+    - ``UNTOLD``: unknown; the inode numbers are equal, and at least one mark is missing or cannot be compared.
+    """
 
     SAME = "same"
     OTHER = "other"
@@ -53,14 +61,17 @@ class Likeness(Enum):
 
 
 class Identity(NamedTuple):
-    """Made of primitives: it travels in tasks and means the same on all hosts. ``mark``: see above."""
+    """Mount code, inode number and mark of an item (see the module's description).
+
+    It is made of primitives, since it is sent in tasks, and means the same on all hosts.
+    """
 
     mount: int
     inode: int
     mark: bytes = b""
 
     def compare(self, other: Identity) -> Likeness:
-        """Is it the same item as ``other``, which has been identified at another time, or by another host?"""
+        """Compare with the identity ``other``, which was read at another time or by another host."""
         if self[:2] != other[:2]:
             return Likeness.OTHER
         if not self.mark or _kind(self.mark) != _kind(other.mark):
@@ -69,20 +80,27 @@ class Identity(NamedTuple):
 
 
 def identity_of(descriptor: int, status: os.stat_result, mount: int, *, made: bool) -> Identity:
-    """What is open, and has that ``status``. ``mount`` is the code of the directory that it lies in, or its own.
+    """Return the identity of an open item.
 
-    ``made``: this job has made the item; what was there before the job isn't marked on an overlay.
+    Args:
+        status: its status.
+        mount: mount code of the item, or of the directory that contains it.
+        made: True if this job created the item; other items have no mark on an overlay.
     """
     return Identity(mount, status.st_ino, mark_of(descriptor, made=made))
 
 
 def mark_of(descriptor: int, *, made: bool) -> bytes:
-    """The mark of what is open; empty if that can't be told. Raises nothing."""
+    """Return the identity mark of an open item, made from its file handle or time of birth. Raises nothing.
+
+    It is empty if neither is available. ``made``: True if this job created the item.
+    """
     try:
         handle = libc.file_handle(descriptor)
     except OSError:
         handle = b""
-    kind = handle[:4]  # its type
+    kind = handle[:4]  # the handle's type
+    # A handle of FUSE contains the inode number, which changes: the time of birth is used there.
     if handle and not (kind == _MAYBE_FUSE and lies_on(FUSE, descriptor)):
         return b"" if kind in _OF_OVERLAYS and not made else b"H" + handle
     if not made and lies_on(OVERLAY, descriptor):
@@ -92,14 +110,18 @@ def mark_of(descriptor: int, *, made: bool) -> bytes:
 
 
 def _kind(mark: bytes) -> bytes:
-    """Marks of other kinds can't be compared: one host was told of handles, or mounts in another way."""
+    """Return the kind of a mark; marks of different kinds cannot be compared.
+
+    Hosts differ in kind if one of them cannot read handles, or has mounted the file system in another way.
+    """
     return b"%b%d" % (mark[:5], len(mark)) if mark[:1] == b"H" else mark[:1]
 
 
 def birth_of(directory: int, name: bytes = b"") -> int:
-    """When ``name`` in the directory (a descriptor), or without a name that itself, was made.
+    """Return the time of birth of ``name`` in ``directory`` (a descriptor), or of ``directory`` if no name is given.
 
-    In nanoseconds since 1970, and nothing that is done to the item later changes it; 0 where nobody can tell.
+    It is in nanoseconds since 1970, and nothing that is done to the item later changes it. It is 0 if it is not
+    available.
     """
     try:
         return libc.birth_of(directory, name)
@@ -108,7 +130,7 @@ def birth_of(directory: int, name: bytes = b"") -> int:
 
 
 def lies_on(kind: int, descriptor: int) -> bool:
-    """On a file system with that f_type, as far as that can't be excluded?"""
+    """Return True if the open item is on a file system of type ``kind`` (f_type), or if the type cannot be read."""
     try:
         return libc.type_of_file_system(descriptor) == kind
     except OSError:
@@ -116,23 +138,25 @@ def lies_on(kind: int, descriptor: int) -> bool:
 
 
 def place_of(descriptor: int) -> tuple[int, int]:
-    """Which file system does a descriptor lie on? Its type and id can be compared later, and on another host.
+    """Return type and id of the file system of an open item, which can be compared later and on another host.
 
-    A device number can't: a file system may come back under another one. The id (fsid, of statfs(2)) stays the same
-    with most kinds. But XFS makes it from the device number; there it is the UUID, as a number. (Elsewhere it is not:
-    all subvolumes and snapshots of one btrfs have one UUID, and differ in their fsid only.) It is 0 where that can't be
-    told: XFS tells only those who may read ``descriptor``, or another item of the same file system. Raises ``OSError``.
+    A device number is not suitable, since a file system may get another one when it is mounted again. The id is the
+    fsid of statfs(2), which does not change for most types. XFS derives the fsid from the device number, so the UUID
+    serves as the id there. (It would not for other types: all subvolumes and snapshots of one btrfs have one UUID, and
+    differ only in their fsid.)
+
+    The id is 0 if it cannot be read: XFS requires ``descriptor`` to be open for reading, not O_PATH. Raise ``OSError``.
     """
     kind = libc.type_of_file_system(descriptor)
     if kind != XFS:
         return kind, _id_of(descriptor)
     try:
-        told = fcntl.ioctl(descriptor, _XFS_IOC_FSGEOMETRY_V1, bytes(_GEOMETRY_BYTES))
+        geometry = fcntl.ioctl(descriptor, _XFS_IOC_FSGEOMETRY_V1, bytes(_GEOMETRY_BYTES))
     except OSError as error:
-        if error.errno != errno.EBADF:  # it is open for searching only
+        if error.errno != errno.EBADF:  # O_PATH descriptor
             raise
         return kind, 0
-    return kind, int.from_bytes(told[_UUID], "big")
+    return kind, int.from_bytes(geometry[_UUID], "big")
 
 
 def _id_of(descriptor: int) -> int:

@@ -1,8 +1,9 @@
 """Writing over existing files (``--inplace``), instead of replacing them by new ones.
 
-Only a regular file with a single link is written over, and only the one that was looked at. Before it is emptied it is
-marked (``pcopy.fsio.half_written``) and made ours and nobody else's, as a new file is: others may read the new
-contents only when they are whole. The mark holds the file's owner, group and mode, for those that are not preserved.
+Only a regular file with a single link is written over, and only the one that was examined. Before it is truncated, it
+is marked (``pcopy.fsio.half_written``), given to the user of this process, and closed to other users, as a new file is:
+they may read the new contents only when these are complete. The mark records the file's former owner, group and mode,
+for use where those of the source are not preserved.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from pcopy.fsio.syncer import sync_written
 from pcopy.named import NamedTuple
 
 _FLAGS = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_NOT_OURS = (errno.EACCES, errno.EPERM, errno.ETXTBSY, errno.EAGAIN)  # EAGAIN: somebody has a lease on it
+_NOT_OURS = (errno.EACCES, errno.EPERM, errno.ETXTBSY, errno.EAGAIN)  # EAGAIN: another process has a lease (fcntl(2))
+"""Errors of open(2) which mean that the file may not be written, and must be replaced."""
 _NOT_THE_SAME = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.EISDIR)
+"""Errors of open(2) which mean that another item has taken the name."""
 
 
 class Over(NamedTuple):
-    """A file that is open for writing and empty; mode, owner and group are what it had before it was made ours."""
+    """A file that is open for writing and empty, with the mode, owner and group that it had before."""
 
     descriptor: int
     before: tuple[int, int, int]
@@ -44,10 +47,20 @@ def open_over(
     job: str,
     temporary: bytes,
 ) -> Over | None:
-    """The file ``name``, which had the status ``present``, marked as one that ``job`` writes over, and emptied.
+    """Open the existing file ``name`` for writing over; mark it as one that ``job`` writes, and truncate it.
 
-    ``temporary`` is a free name. Raises ``Problem``. None where it has to be replaced: it is no regular file, has other
-    links, is the ``source`` itself (reached through a symbolic link), may not be written, or is no longer what it was.
+    Return None if the file must be replaced instead, because it:
+    - is no regular file, or has other links;
+    - is the source itself, reached through a symbolic link;
+    - may not be written;
+    - is no longer the file that was examined.
+
+    Raise ``Problem`` for other errors.
+
+    Args:
+        present: status of the file when it was examined.
+        source: status of the source.
+        temporary: a free name, used if the mark is a file.
     """
     if not stat.S_ISREG(present.st_mode) or present.st_nlink != 1:
         return None
@@ -62,10 +75,12 @@ def open_over(
         raise Problem.of("open", error) from error
     try:
         status = status_of(descriptor)
+        # Another item may have taken the name, or the file may have got another link, since it was examined.
         is_same = (status.st_dev, status.st_ino) == identity and stat.S_ISREG(status.st_mode) and status.st_nlink == 1
         if not is_same or (status.st_uid != os.geteuid() and not capable(CAP_CHOWN)):
             abandon(descriptor)
             return None
+        # The mark comes first: after a crash no truncated file may be without one.
         mark = half_written.before(directory, name, descriptor, status, job)
         half_written.leave(directory, name, descriptor, status, mark, temporary)
         if not _take(descriptor, status, preserve):
@@ -80,16 +95,17 @@ def open_over(
 
 
 def _take(descriptor: int, status: os.stat_result, preserve: Preserve) -> bool:
-    """Makes the file ours; False if that is not permitted. Raises ``Problem``.
+    """Make this process's user the owner, with mode 0600; return False if that is not permitted; raise ``Problem``.
 
-    A group that is to stay does so for who could not give it back. With mode 0600 it is of no use meanwhile.
+    The group is not changed if the file is to keep it and this process could not restore it later. With mode 0600 the
+    group has no access meanwhile.
     """
-    stays = not (preserve.ownership or preserve.chown[1] >= 0 or capable(CAP_CHOWN))
-    ours = os.geteuid(), status.st_gid if stays else os.getegid()
+    keeps_group = not (preserve.ownership or preserve.chown[1] >= 0 or capable(CAP_CHOWN))
+    wanted = os.geteuid(), status.st_gid if keeps_group else os.getegid()
     try:
-        if (status.st_uid, status.st_gid) != ours:
-            os.fchown(descriptor, *ours)
-        os.fchmod(descriptor, 0o600)  # also where it stays as it is: who may not do that can't finish the file
+        if (status.st_uid, status.st_gid) != wanted:
+            os.fchown(descriptor, *wanted)
+        os.fchmod(descriptor, 0o600)  # always: if this fails, the file cannot be finished either
     except OSError as error:
         if error.errno == errno.EPERM:
             return False
@@ -98,39 +114,44 @@ def _take(descriptor: int, status: os.stat_result, preserve: Preserve) -> bool:
 
 
 def unmark(directory: int, name: bytes, inode: int, job: str, *, sync: bool) -> None:
-    """The file ``name`` is whole: its contents are brought to stable storage if ``sync``, and the mark of ``job`` goes.
+    """Remove the mark of ``--inplace`` from the file ``name``, whose new contents are complete; raise ``Problem``.
 
-    If the name is another item's by now, no more than a file beside it goes, which tells of the one that was. Raises
-    ``Problem``.
+    If ``name`` leads to another item by now, only a sidecar of the former file is removed.
+
+    Args:
+        inode: inode number of the file that was written.
+        job: the job that has set the mark.
+        sync: True if the contents must be brought to stable storage first.
     """
     try:
-        held = open_node(directory, name, on_source=False)
+        path_only = open_node(directory, name, on_source=False)
     except Problem as problem:
         if problem.errno == errno.ENOENT:
             half_written.drop_stale(directory, half_written.beside(name), job, is_filled=True)
             return
         raise
-    with held_open(held), failing("chmod"):
-        status = status_of(held)
+    with held_open(path_only), failing("chmod"):
+        status = status_of(path_only)
         if status.st_ino != inode or not stat.S_ISREG(status.st_mode):
             half_written.drop_stale(directory, half_written.beside(name), job, is_filled=True)
             return
         try:
-            _unmark(directory, name, held, sync)
+            _unmark(directory, name, path_only, sync)
         except Problem as problem:
             if problem.errno != errno.EACCES or status.st_uid != os.geteuid():
                 raise
-            handle, mode = handle_of(held), stat.S_IMODE(status.st_mode)
-            os.chmod(handle, mode | 0o600)  # who is not root must be able to write to it, for a moment
+            handle, mode = handle_of(path_only), stat.S_IMODE(status.st_mode)
+            os.chmod(handle, mode | 0o600)  # an ordinary user needs write permission to remove the attribute
             try:
-                _unmark(directory, name, held, sync)
+                _unmark(directory, name, path_only, sync)
             finally:
                 os.chmod(handle, mode)
 
 
-def _unmark(directory: int, name: bytes, held: int, sync: bool) -> None:
+def _unmark(directory: int, name: bytes, path_only: int, sync: bool) -> None:
+    """Sync the file behind the O_PATH descriptor ``path_only`` if ``sync``, and remove its mark; raise ``Problem``."""
     with failing("open"):
-        descriptor = open_patiently(handle_of(held), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        descriptor = open_patiently(handle_of(path_only), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     with held_open(descriptor):
         if sync:
             with failing("fsync"):
@@ -139,13 +160,16 @@ def _unmark(directory: int, name: bytes, held: int, sync: bool) -> None:
 
 
 def status_before(over: tuple[int, ...]) -> os.stat_result:
-    """The mode, owner and group that a file had before it was made ours, as a status with nothing else in it."""
+    """Return a status with the mode, owner and group of ``over``; its other fields have no meaning."""
     mode, uid, gid = over
     return os.stat_result((mode, 0, 0, 1, uid, gid, 0, 0, 0, 0))
 
 
 def drop_old_xattrs(descriptor: int, attributes: Attributes, preserve: Preserve) -> None:
-    """Removes what the file had and the source has not; raises ``MetadataProblem``, since its contents are whole."""
+    """Remove the extended attributes that the file had and the source lacks.
+
+    Raise ``MetadataProblem`` if that fails, since the contents are complete.
+    """
     try:
         drop_other_xattrs(descriptor, attributes, preserve)
     except Problem as problem:
@@ -153,11 +177,11 @@ def drop_old_xattrs(descriptor: int, attributes: Attributes, preserve: Preserve)
 
 
 def incomplete(problem: Problem) -> Problem:
-    """``problem`` for a file that was being written over: what is there now is neither old nor new."""
+    """Return ``problem`` with a note that the file in the destination is incomplete, since it was partly written."""
     if isinstance(problem, MetadataProblem):
         return problem
     text = "the file in the destination is incomplete"
     if problem.strerror != os.strerror(problem.errno or 0):
         text = f"{problem.strerror}; {text}"
-    plain = problem.plain
-    return Problem.from_plain((*plain[:2], text, *plain[3:]))
+    fields = problem.plain
+    return Problem.from_plain((*fields[:2], text, *fields[3:]))

@@ -1,8 +1,8 @@
-"""Where the data of new files lie: asked when files and directories are created, and for the chunks of large files.
+"""Layouts of new files: on which servers their data lie.
 
-On a file system with many servers (Lustre) each file has a layout, which it gets before its first byte and keeps. A
-``Recipe`` tells the layout of a new file; one recipe serves for all that are alike. ``Layout`` is what a file system
-without layouts answers; ``pcopy.lustre.layouts`` has the other.
+On a file system with many servers (Lustre), each file has a layout, which it gets before its first byte and keeps. A
+``Recipe`` describes how a file with a certain layout is created; files with the same layout share one. ``Layout``
+answers for file systems without layouts; its subclass in ``pcopy.lustre.layouts`` answers for Lustre.
 """
 
 from __future__ import annotations
@@ -15,24 +15,31 @@ from pcopy.fsio.attributes import Handle
 from pcopy.named import NamedTuple
 
 LUSTRE = 0x0BD00BD0
-"""The f_type of statfs(2)."""
+"""The f_type of Lustre (statfs(2))."""
 
 
 def _as_wanted(back: bytes) -> str:
+    """Return an empty text: any layout is as wanted."""
     return ""
 
 
 def _never(back: bytes) -> bool:
+    """Return False: no other layout is accepted."""
     return False
 
 
 class Recipe(NamedTuple):
-    """How a file is created.
+    """How a file is created so that it gets its layout.
 
-    ``flags`` are added to those of open(2); the extended ``attribute`` (name and value) is set as long as it is empty.
-    What is read back of it then goes to ``amiss``, which returns why it is not what was wanted, or nothing. ``serves``
-    returns True if it is of the same kind all the same, with fewer stripes: then the file keeps it.
-    ``impossible`` tells why the file is made like any other, though something else is wanted.
+    Fields:
+    - ``flags``: added to those of open(2).
+    - ``attribute``: name and value of an extended attribute that is set while the file is empty; None: no attribute.
+    - ``amiss``: takes the value that is read back, and returns how it differs from the wanted one; empty if it does
+      not.
+    - ``impossible``: why the file is created with the default layout although another one is wanted; empty if it is
+      not.
+    - ``serves``: takes the value that is read back, and returns True if the file keeps this layout although it differs:
+      it is of the same kind, with fewer stripes.
     """
 
     flags: int = 0
@@ -43,12 +50,18 @@ class Recipe(NamedTuple):
 
 
 PLAIN = Recipe()
-"""As the directory and the file system say."""
+"""The recipe of the default layout, which the directory and the file system determine."""
 
 
 class Stripes(NamedTuple):
-    """How an open file lies on its servers: ``size`` bytes on one after the other, which are ``osts``; with the same
-    servers from its first byte to its last, else there are none. ``unit`` is the largest stripe size (0: unknown)."""
+    """How the data of an open file are spread over its servers.
+
+    Fields:
+    - ``unit``: the largest stripe size, in bytes; 0: unknown.
+    - ``size``: bytes that lie on one server before the next server follows.
+    - ``osts``: the servers (OSTs), in turn. Empty unless the same servers hold the file from its first byte to its
+      last.
+    """
 
     unit: int = 0
     size: int = 0
@@ -56,7 +69,10 @@ class Stripes(NamedTuple):
 
 
 class Target(NamedTuple):
-    """An open directory in which files are made, and its inode: to ask for that may be a request to the file server."""
+    """An open directory in which files are created, and its inode number.
+
+    The number is kept, since reading it may cost a request to the file server.
+    """
 
     descriptor: int
     inode: int
@@ -67,65 +83,96 @@ _ONE_SERVER = (0,)
 
 
 class Layout:
-    """Of one file system that is copied to; each rank has its own. This one is for those that know no layouts."""
+    """Decides the layouts of new files on one file system that is copied to; each rank has its own.
+
+    This class is for file systems without layouts. ``pcopy.lustre.layouts`` overrides it.
+    """
 
     is_plain = True
-    """Does nothing here ever want another recipe than ``PLAIN``, so that nobody needs to ask for each file?"""
+    """True if every recipe is ``PLAIN``, so that no file needs a call."""
 
     def of_file(self, source: int, status: os.stat_result, target: Target) -> Recipe:
-        """For the copy of a regular file that is open and has this ``status``; raises ``Problem``."""
+        """Return the recipe for the copy of an open regular file with the given ``status``; raise ``Problem``."""
         return PLAIN
 
     def of_small_files(
         self, source: int, names: Sequence[bytes], sizes: Sequence[int], target: Target, *, follow: bool = False
     ) -> list[tuple[Recipe, list[int]]]:
-        """For the copies of small files of an open directory: each recipe with its rows, of which a row has one.
-        ``follow`` symbolic links. Raises ``Problem``."""
+        """Return recipes for the copies of small files; raise ``Problem``.
+
+        Each recipe comes with the indices in ``names`` of the files that it is for; each file has one recipe.
+
+        Args:
+            source: descriptor of the directory that contains the files.
+            sizes: their sizes in bytes.
+            follow: True if symbolic links are followed.
+        """
         return [(PLAIN, [*range(len(names))])]
 
     def directory_made(self, source: Handle, target: int) -> str:
-        """The directory ``target``, which is open and empty, gets what files in it shall inherit: as ``source`` has it.
-        Tells what went wrong, or nothing."""
+        """Give the new, empty directory ``target`` the default layout of ``source``, which files created in it inherit.
+
+        Return an error text; empty on success.
+        """
         return ""
 
     def text_of(self, recipe: Recipe, target: Target) -> str:
-        """What files have got that were made there by this recipe, as people read it."""
+        """Return a description, for the user, of the layout that files in ``target`` got by ``recipe``."""
         return ""
 
     def text_of_file(self, descriptor: int, recipe: Recipe, target: Target) -> str:
-        """As ``text_of``, of one file that is open. Was it made by ``recipe``? Lustre may have refused that."""
+        """Return a description, for the user, of the layout of an open file.
+
+        It may differ from that of ``recipe``, which Lustre may have refused.
+        """
         return ""
 
     def lacks(self, directory: int, name: bytes) -> bool:
-        """Has the file ``name`` of an open directory no layout yet? It inherits one when it is opened to be written.
-        Raises ``Problem``."""
+        """Return True if the file ``name`` in an open directory has no layout yet; raise ``Problem``.
+
+        Such a file inherits a layout when it is opened for writing.
+        """
         return False
 
     def stripes_of(self, descriptor: int) -> Stripes:
-        """Those of a file that was just made."""
+        """Return how the data of a file that was just created are spread over its servers."""
         return _UNKNOWN
 
     def shared(
         self, descriptor: int, group: int, *, insists: bool
     ) -> Generator[None, None, AbstractContextManager[None]]:
-        """In the body of what is returned, the file, which is open for writing, is locked for all that name the same
-        ``group`` (not 0); unless who asks ``insists``, perhaps not. Raises ``Problem``."""
+        """Return a context in which an open file is locked for the processes of one group; raise ``Problem``.
+
+        The lock is a group lock of Lustre; all processes that write to the file take it. Yield while it is awaited.
+
+        Args:
+            group: number of the group lock; not 0.
+            insists: False if the context may do without the lock.
+        """
         yield from ()
         return nullcontext()
 
     def anchor(self, directory: int, server: int) -> int:
-        """A file without a name that one of ``servers_of`` the directory keeps, and that lies on all servers of data;
-        -1 where none is needed. See ``pcopy.fsio.syncer``. Raises ``OSError``."""
+        """Return the descriptor of an anchor, or -1 if none is needed; raise ``OSError``.
+
+        An anchor is a file without a name (O_TMPFILE) that the metadata server ``server`` keeps and that lies on all
+        data servers (see ``pcopy.fsio.syncer``). ``server`` is one of ``servers_of`` the directory.
+        """
         return -1
 
     def servers_of(self, directory: Target) -> tuple[int, ...]:
-        """The metadata servers that keep the names in a directory."""
+        """Return the metadata servers that keep the names in a directory."""
         return _ONE_SERVER
 
 
 class LaidOut(NamedTuple):
-    """The ``value`` of the attribute that a file has got, and why it is not what was wanted, or nothing. If it
-    ``serves``, it is kept."""
+    """The layout that a file has got.
+
+    Fields:
+    - ``value``: the value of the extended attribute.
+    - ``why``: how it differs from the wanted one; empty if it does not.
+    - ``serves``: True if the file keeps this layout.
+    """
 
     value: bytes
     why: str
@@ -133,7 +180,7 @@ class LaidOut(NamedTuple):
 
 
 def lay_out(descriptor: int, recipe: Recipe) -> LaidOut:
-    """Give a file that was just created, and is empty, its layout. Raises ``OSError``."""
+    """Set the layout of a new, empty file; return the layout that it has got; raise ``OSError``."""
     assert recipe.attribute is not None
     name, value = recipe.attribute
     os.setxattr(descriptor, name, value)
@@ -143,10 +190,10 @@ def lay_out(descriptor: int, recipe: Recipe) -> LaidOut:
 
 
 def inherited(why: str) -> str:
-    """Return what is said of an item that gets the layout of its directory."""
-    return f"the layout of its directory serves instead of its own: {why}"
+    """Return the message that an item gets the layout of its directory instead of its own, because of ``why``."""
+    return f"it gets the layout of its directory instead of its own: {why}"
 
 
 def fewer_stripes(why: str) -> str:
-    """Return what is said of a file that keeps a layout with fewer stripes."""
+    """Return the message that a file has a layout with fewer stripes than wanted, because of ``why``."""
     return f"fewer servers (OSTs) take new files: {why}"

@@ -1,14 +1,16 @@
-"""Metadata of an item that is there and stays: compared with its source's, and mended where they differ.
+"""Updating of the metadata of an existing item that is not replaced.
 
-Only what differs is set: nothing is written to an item that has all of its metadata. What cannot be set by us is no
-difference, unless the user has asked for it by name: an owner without CAP_CHOWN, a group that we are not in.
+The metadata are compared with the source's, and only those that differ are set. So nothing is written to an item that
+has all of its metadata. Metadata that this process may not set do not count as different, unless the user has named
+them: an owner without CAP_CHOWN, or a group that the user is not in.
 
-An item is mended in place only if that can do no harm, else it is copied anew:
-- A file or node with several names is not: others of them may lie anywhere, and whoever has made them may not own it.
-- A regular file whose time is equal to its source's (``pcopy.fsio.existing.are_times_equal``) keeps it: its contents
-  may not have been compared, and with another time nobody could see later that they differ.
-- Nothing gets set-id bits or file capabilities so: its contents were looked at by size and time alone, if at all, and
-  somebody else may hold it open for writing.
+An item is updated in place only if that can do no harm; otherwise it is copied again. These rules hold:
+- A file or node with several names is not updated in place: the other names may be anywhere, and the user who created
+  them may not own it.
+- A regular file whose modification time is equal to its source's (``pcopy.fsio.existing.are_times_equal``) keeps its
+  time. The contents may not have been compared, and with another time no later run could see that they differ.
+- Set-id bits and file capabilities are not added in place: the contents were compared by size and time alone, if at
+  all, and another process may have the file open for writing.
 """
 
 from __future__ import annotations
@@ -38,14 +40,16 @@ from pcopy.fsio.problem import Problem, failing
 from pcopy.named import NamedTuple
 
 _STEPS = (*TIME_STEPS, 1_000_000)
-"""Nanoseconds to which file systems cut times: those of ``TIME_STEPS``, and milliseconds of some network file systems.
+"""Resolutions of the times of file systems, in nanoseconds.
 
-``TIME_STEPS`` decide whether contents are copied, and do not have it: here the item's ctime must be cut alike.
+They are ``TIME_STEPS``, and milliseconds for some network file systems. ``TIME_STEPS`` does not contain milliseconds,
+because it decides whether contents are copied. Here a time with such a resolution counts only if the item's ctime has
+that resolution too.
 """
 
 
 class Owned(Protocol):
-    """What of an item's status is compared."""
+    """The fields of an item's status that are compared with those of its source."""
 
     @property
     def st_mode(self) -> int: ...
@@ -60,10 +64,14 @@ class Owned(Protocol):
 
 
 def is_same_moment(source: int, present: int, changed: int, window: int) -> bool:
-    """Is ``present`` the time ``source``, as exactly as its file system keeps it? In nanoseconds.
+    """Return True if ``present`` is the time ``source``, as exactly as the item's file system stores times.
 
-    ``changed`` is the item's ctime, which shows how exact that is: it is cut as all times are. ``window``: seconds that
-    never count.
+    Args:
+        source: time of the source, in nanoseconds.
+        present: time of the existing item, in nanoseconds.
+        changed: ctime of the existing item, in nanoseconds. It shows the resolution of its file system, which rounds it
+            down as all times.
+        window: difference of times that is ignored, in seconds.
     """
     if abs(source - present) <= window * 10**9:
         return True
@@ -72,41 +80,47 @@ def is_same_moment(source: int, present: int, changed: int, window: int) -> bool
 
 @cache
 def _groups() -> frozenset[int]:
+    """Return the groups of this process."""
     return frozenset({os.getegid(), *os.getgroups()})
 
 
 def _is_owned(source: Owned, present: Owned, preserve: Preserve) -> bool:
-    """Has it the owner and group that it would get, as far as we can give it any?"""
+    """Return True if the existing item has the right owner and group, as far as this process can set them."""
     uid, gid = (source.st_uid, source.st_gid) if preserve.ownership else (present.st_uid, present.st_gid)
-    told = preserve.chown
-    wanted = tuple(named if named >= 0 else other for named, other in zip(told, (uid, gid), strict=True))
+    named_owner = preserve.chown
+    wanted = tuple(named if named >= 0 else other for named, other in zip(named_owner, (uid, gid), strict=True))
     if wanted == (present.st_uid, present.st_gid):
         return True
-    if told != (-1, -1):
+    if named_owner != (-1, -1):
         return False
-    if capable(CAP_CHOWN):  # ids that the user namespace lacks cannot be given
+    if capable(CAP_CHOWN):  # ids that the user namespace does not map cannot be set
         has_user = wanted[0] == present.st_uid or not are_mapped(wanted[0], -1)
         return has_user and (wanted[1] == present.st_gid or not are_mapped(-1, wanted[1]))
     return wanted[1] == present.st_gid or present.st_uid != os.geteuid() or wanted[1] not in _groups()
 
 
 def wanted_bits(source: Owned, present: Owned) -> int:
-    """The mode that it would get with the owner that it has. Set-id bits come only with their owner and group."""
+    """Return the mode that the existing item should have with the owner that it has.
+
+    Set-id bits are included only if owner and group are those of the source.
+    """
     mode = stat.S_IMODE(source.st_mode)
     if mode & SET_ID and (source.st_uid, source.st_gid) != (present.st_uid, present.st_gid):
         mode &= ~SET_ID
     if mode & stat.S_ISGID and not capable(CAP_FSETID) and present.st_gid not in _groups():
-        mode &= ~stat.S_ISGID  # chmod(2) would take it away, and not say so
+        mode &= ~stat.S_ISGID  # chmod(2) would clear the bit without an error
     return mode
 
 
 def _has_mode(source: Owned, present: Owned, preserve: Preserve) -> bool:
+    """Return True if the existing item has the mode that it should have, or if modes are not preserved."""
     if not preserve.mode or stat.S_ISLNK(source.st_mode):
         return True
     return wanted_bits(source, present) == stat.S_IMODE(present.st_mode)
 
 
 def _has_time(source: Owned, present: Owned, preserve: Preserve, window: int) -> bool:
+    """Return True if the existing item has the modification time that it should have, or if times are not preserved."""
     if not preserve.timestamps:
         return True
     if stat.S_ISREG(source.st_mode) and are_times_equal(source.st_mtime_ns, present.st_mtime_ns, window):
@@ -115,7 +129,10 @@ def _has_time(source: Owned, present: Owned, preserve: Preserve, window: int) ->
 
 
 def has_metadata(source: Owned, present: Owned, preserve: Preserve, window: int) -> bool:
-    """As far as a status tells: has the item that is ``present`` the metadata of its ``source``?"""
+    """Return True if the existing item has the metadata of its source, as far as their status shows.
+
+    ``window`` is the difference of times that is ignored, in seconds.
+    """
     return (
         _is_owned(source, present, preserve)
         and _has_mode(source, present, preserve)
@@ -124,20 +141,26 @@ def has_metadata(source: Owned, present: Owned, preserve: Preserve, window: int)
 
 
 def same_xattrs(source: bytes, present: bytes, preserve: Preserve, *, follow: bool = False) -> bool:
-    """Have two items the same extended attributes and ACLs, as far as these are copied? They are paths whose last names
-    are not followed, unless the source's is to (``follow``). Raises ``OSError``."""
-    ours, theirs = _listed(source, follow), _listed(present, False)
-    if not (ours or theirs):
+    """Return True if two items have the same extended attributes and ACLs, of those that are copied; raise ``OSError``.
+
+    Args:
+        source: path of the source.
+        present: path of the existing item; a symbolic link at its end is not followed.
+        follow: True if a symbolic link at the end of ``source`` is followed.
+    """
+    source_names, present_names = _listed(source, follow), _listed(present, False)
+    if not (source_names or present_names):
         return True
-    if ACCESS_ACL in ours and preserve.xattr and not preserve.acl:  # it restricts the mode, which is not looked at here
+    if ACCESS_ACL in source_names and preserve.xattr and not preserve.acl:  # it restricts the mode
         return False
-    wanted = {name for name in ours if is_copied(name, preserve)}
-    if any(name not in wanted and is_dropped(name, preserve) for name in theirs) or wanted - theirs:
+    wanted = {name for name in source_names if is_copied(name, preserve)}
+    if any(name not in wanted and is_dropped(name, preserve) for name in present_names) or wanted - present_names:
         return False
     return all(_value(source, name, follow) == _value(present, name, False) for name in wanted)
 
 
 def _listed(path: bytes, follow: bool) -> set[str]:
+    """Return the names of an item's extended attributes; raise ``OSError``."""
     try:
         return set(os.listxattr(path, follow_symlinks=follow))
     except OSError as error:
@@ -147,12 +170,18 @@ def _listed(path: bytes, follow: bool) -> set[str]:
 
 
 def _value(path: bytes, name: str, follow: bool) -> bytes:
+    """Return the value of an item's extended attribute; raise ``OSError``."""
     return os.getxattr(path, name, follow_symlinks=follow)
 
 
 class Lacking(NamedTuple):
-    """What an item that is there lacks: extended attributes to ``set`` (ACLs among them) and to ``drop``, and whether
-    owner, mode and times are others."""
+    """The metadata of an existing item that differ from those it should have.
+
+    Fields:
+    - ``owner``, ``mode``, ``times``: True if they differ.
+    - ``set``: extended attributes (including ACLs) that are missing or have another value.
+    - ``drop``: names of extended attributes that must be removed.
+    """
 
     owner: bool
     mode: bool
@@ -162,22 +191,23 @@ class Lacking(NamedTuple):
 
     @property
     def is_needed(self) -> bool:
+        """True if anything differs."""
         return any(self)
 
     def is_harmless(self, source: Attributes, present: os.stat_result) -> bool:
-        """May it be done in place?"""
+        """Return True if the item may be updated in place, according to the rules of this module."""
         if stat.S_ISDIR(present.st_mode):
             return True
         if present.st_nlink > 1 or any(name == "security.capability" for name, _ in self.set):
             return False
         if stat.S_ISREG(present.st_mode) and source.mode & SET_ID and (self.owner or self.mode):
             return False
-        # A file that its owner can't write takes no user attributes from him.
+        # A file without write permission for its owner accepts no ``user.*`` attributes from the owner.
         return not (self.set or self.drop) or bool(present.st_mode & stat.S_IWUSR) or capable(CAP_DAC_OVERRIDE)
 
 
 class _Source(NamedTuple):
-    """Fills ``Owned``."""
+    """The status of a source, made from its ``Attributes``. It has the fields of ``Owned``."""
 
     st_mode: int
     st_uid: int
@@ -189,8 +219,12 @@ class _Source(NamedTuple):
 def lacking(
     handle: Handle, present: os.stat_result, attributes: Attributes, preserve: Preserve, window: int
 ) -> Lacking:
-    """What the item behind ``handle``, which has the status ``present``, lacks of ``attributes``. Raises
-    ``Problem``."""
+    """Return how the metadata of an existing item differ from ``attributes``; raise ``Problem``.
+
+    Args:
+        present: status of the existing item.
+        window: difference of times that is ignored, in seconds.
+    """
     source = _Source(attributes.mode, attributes.uid, attributes.gid, attributes.mtime)
     missing, extra = _xattrs(handle, attributes, preserve)
     return Lacking(
@@ -205,17 +239,20 @@ def lacking(
 def _xattrs(
     handle: Handle, attributes: Attributes, preserve: Preserve
 ) -> tuple[tuple[tuple[str, bytes], ...], tuple[str, ...]]:
-    """The extended attributes that are missing, or have another value; and the names of those that must go."""
+    """Return the extended attributes that are missing or have another value, and the names of those to remove.
+
+    Raise ``Problem``.
+    """
     if not (preserve.xattr or preserve.acl):
         return (), ()
     names = list_xattrs(handle)
     wanted = dict(attributes.xattrs)
     try:
-        there = {name: os.getxattr(handle, name) for name in names if name in wanted}
+        values = {name: os.getxattr(handle, name) for name in names if name in wanted}
     except OSError as error:
         raise Problem.of("getxattr", error) from error
-    missing = tuple((name, value) for name, value in attributes.xattrs if there.get(name) != value)
-    if attributes.unread:  # the source may have them
+    missing = tuple((name, value) for name, value in attributes.xattrs if values.get(name) != value)
+    if attributes.unread:  # the source may have any attribute that is not listed
         return missing, ()
     extra = (name for name in names if name not in wanted and is_dropped(name, preserve))
     return missing, tuple(name for name in extra if not needs_privilege(name))
@@ -224,26 +261,26 @@ def _xattrs(
 def mend(
     handle: Handle, present: os.stat_result, attributes: Attributes, preserve: Preserve, lacks: Lacking
 ) -> Applied:
-    """Gives the item what it ``lacks``; raises ``Problem``. The order is that of ``apply_attributes``."""
-    dressing = Dressing(handle, is_link=stat.S_ISLNK(attributes.mode))
+    """Set the metadata that ``lacks`` lists; raise ``Problem``. The order is that of ``apply_attributes``."""
+    writer = Dressing(handle, is_link=stat.S_ISLNK(attributes.mode))
     if lacks.owner:
-        dressing.own(attributes, preserve, None)
+        writer.own(attributes, preserve, None)
     for name in lacks.drop:
-        dressing.attempt(f"removexattr {name}", partial(drop_xattr, handle, name))
+        writer.attempt(f"removexattr {name}", partial(drop_xattr, handle, name))
     acls = [(name, value) for name, value in lacks.set if kind_of(name) is Kind.ACL]
     again = attributes.xattrs if lacks.owner else lacks.set  # chown clears file capabilities
     for name, value in again:
         if kind_of(name) is not Kind.ACL:
-            dressing.set_xattr(name, value)
+            writer.set_xattr(name, value)
     changes_mode = lacks.mode or lacks.owner or bool(acls) or ACCESS_ACL in lacks.drop
     if changes_mode and preserve.mode and not stat.S_ISLNK(attributes.mode):
         source = _Source(attributes.mode, attributes.uid, attributes.gid, attributes.mtime)
         with failing("stat"):
             now = os.stat(handle) if lacks.owner else present
-        dressing.give_mode(wanted_bits(source, now), acls, keeps=True)
+        writer.give_mode(wanted_bits(source, now), acls, keeps=True)
     else:
         for name, value in acls:
-            dressing.set_xattr(name, value)
+            writer.set_xattr(name, value)
     if lacks.times:
-        dressing.attempt("utimensat", lambda: os.utime(handle, ns=(attributes.atime, attributes.mtime)))
-    return dressing.applied(attributes)
+        writer.attempt("utimensat", lambda: os.utime(handle, ns=(attributes.atime, attributes.mtime)))
+    return writer.applied(attributes)

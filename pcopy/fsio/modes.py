@@ -1,7 +1,8 @@
-"""Modes as chmod(1) takes them: octal numbers, and letters such as ``u+rwX,go-w``.
+"""Modes in the syntax of chmod(1): octal numbers, and symbolic modes such as ``u+rwX,go-w``.
 
-Rules of GNU chmod: without ``ugoa`` the umask says which bits ``+``, ``-`` and ``=`` leave alone. The set-id bits of a
-directory stay unless they are named: by ``s``, or by an octal number of five digits or more, or with 4 or 2 in front.
+The rules are those of GNU chmod. If none of ``u``, ``g``, ``o`` and ``a`` is given, ``+``, ``-`` and ``=`` do not
+affect the bits that are set in the umask. The set-id bits of a directory are kept unless they are named: by ``s``, by
+an octal number of five digits or more, or by a leading 4 or 2.
 """
 
 from __future__ import annotations
@@ -15,29 +16,41 @@ ALL = 0o7777
 """Permission bits, set-id bits and the sticky bit."""
 _SET_ID = stat.S_ISUID | stat.S_ISGID
 _ANY = {"r": 0o444, "w": 0o222, "x": 0o111}
+"""The bits of each permission letter for all three classes."""
 _WHO = {"u": 0o4700, "g": 0o2070, "o": 0o1007, "a": ALL}
+"""The bits that each class letter affects."""
 _OF = {"u": 0o700, "g": 0o070, "o": 0o007}
+"""The permission bits of each class."""
 _VALUES = {**_ANY, "X": 0, "s": _SET_ID, "t": stat.S_ISVTX}
+"""The bits that each letter after an operator stands for. ``X`` is decided when the mode is applied."""
 _CLAUSE = re.compile(r"([ugoa]*)((?:[-+=](?:[ugo]|[rwxXst]*))+|[-+=][0-7]+)")
+"""One clause of a symbolic mode: class letters and one or more actions; or an operator and an octal number."""
 _ACTION = re.compile(r"([-+=])([ugo](?![rwxXst])|[rwxXst]*|[0-7]+)")
+"""One action of a clause: an operator, and the letters or class that it applies."""
 
 
 class ModeChange(NamedTuple):
-    """One change. ``affected``: the bits of those whom it is for, 0 if nobody is named. ``mentioned`` are bits that it
-    changes of directories, too."""
+    """One action of a mode.
+
+    Fields:
+    - ``operator``: ``+``, ``-`` or ``=``.
+    - ``affected``: bits of the classes that are named; 0 if none is.
+    - ``value``: bits to add, remove or set.
+    - ``mentioned``: bits that the action changes on directories too.
+    """
 
     operator: str
     affected: int
     value: int
     mentioned: int
     copied: int = 0
-    """Of whom the permissions are taken over."""
+    """Permission bits of the class whose permissions are copied (as in ``g=u``); else 0."""
     if_any: bool = False
-    """Is ``X`` among the letters?"""
+    """True if ``X`` is among the letters (execute permission for directories and executable files only)."""
 
 
 def parse_mode(text: str) -> tuple[ModeChange, ...]:
-    """Raises ``ValueError`` if it is no mode."""
+    """Return the actions of the mode ``text``; raise ``ValueError`` if it is malformed."""
     if re.fullmatch("[0-7]+", text):
         return (_octal("=", text, explicit=len(text) > 4),)
     actions: list[ModeChange] = []
@@ -45,20 +58,25 @@ def parse_mode(text: str) -> tuple[ModeChange, ...]:
         found = _CLAUSE.fullmatch(clause)
         if found is None:
             raise ValueError(text)
-        who, rest = found.groups()
+        classes, rest = found.groups()
         if rest[-1].isdigit():
-            if who:
+            if classes:
                 raise ValueError(text)
             actions.append(_octal(rest[0], rest[1:], explicit=True))
             continue
         affected = 0
-        for letter in who:
+        for letter in classes:
             affected |= _WHO[letter]
         actions += [_action(one[1], one[2], affected) for one in _ACTION.finditer(rest)]
     return tuple(actions)
 
 
 def _octal(operator: str, digits: str, *, explicit: bool) -> ModeChange:
+    """Return the action of an octal number; raise ``ValueError`` if it is too large.
+
+    ``explicit``: True if the number decides about all set-id bits of directories, not only about those that it
+    contains.
+    """
     value = int(digits, 8)
     if value > ALL:
         raise ValueError(digits)
@@ -66,6 +84,7 @@ def _octal(operator: str, digits: str, *, explicit: bool) -> ModeChange:
 
 
 def _action(operator: str, letters: str, affected: int) -> ModeChange:
+    """Return the action of an operator and its letters."""
     if letters in _OF:
         return ModeChange(operator, affected, 0, affected & _OF[letters] or _OF[letters], _OF[letters])
     value = 0
@@ -75,14 +94,14 @@ def _action(operator: str, letters: str, affected: int) -> ModeChange:
 
 
 def changed(mode: int, actions: tuple[ModeChange, ...], umask: int) -> int:
-    """The permission bits of an item that had the ``mode`` of a status."""
+    """Return the permission bits that an item with the given ``mode`` (st_mode) has after ``actions``."""
     is_directory, bits = stat.S_ISDIR(mode), stat.S_IMODE(mode)
     for action in actions:
         kept = _SET_ID & ~action.mentioned if is_directory else 0
         value = action.value
         if action.copied:
-            taken = bits & action.copied
-            value = sum(each for each in _ANY.values() if taken & each)
+            permissions = bits & action.copied
+            value = sum(each for each in _ANY.values() if permissions & each)
         if action.if_any and (is_directory or bits & 0o111):
             value |= 0o111
         value &= (action.affected or ~umask) & ~kept

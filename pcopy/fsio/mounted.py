@@ -1,20 +1,21 @@
-"""The mounts that have to be there below a root, as all hosts have seen them when the job began.
+"""Checks that the mounts below a root are those that all hosts saw when the job began.
 
-A mount may be missing: on one host, or in a later run. Then a rank would copy the directory that the mount hides, or
-write into it, and nothing would fail. So all code that opens a directory, on either side, asks here.
+A mount may be missing, on one host or in a later run. Then a rank would copy the directory that the mount should hide,
+or write into it, without an error. So all code that opens a directory, on either side, checks it here.
 
-A file system that is mounted while the job runs is no part of it: another host, or a later run, may see the directory
-below it. There is one exception, file systems that are mounted by being entered (autofs, those of an NFS server below
-another one): every host gets them when it enters. With several hosts it does not hold for file systems that belong to
-one machine, since each host has its own.
+A file system that is mounted while the job runs is not part of the job: another host, or a later run, may see the
+directory below the mount point instead. The exception is automounts: file systems that are mounted when a directory is
+entered (autofs, or a file system of an NFS server below another one). Every host gets them when it enters the
+directory. With several hosts, the exception does not apply to file systems that belong to one machine, since each host
+would have its own.
 
-A mount is known by its *root*: type of the file system, its id, the root's inode and mark (``pcopy.fsio.identity``).
-The name of its server is not compared, since one server may have two names. Between hosts the id is not compared,
-since many file systems make it of something that only one host knows. If one side can't tell a part, that part is not
-compared.
+A mount is identified by its *root*: the type of the file system, its id, and inode number and mark of the root
+directory (``pcopy.fsio.identity``). The name of its server is not compared, since one server may have two names.
+Between hosts the id is not compared, since many file systems derive it from something that only one host knows. A part
+that one side cannot read is not compared.
 
-A file system on a block device (but for those made for clusters), in memory, or on an overlay belongs to one machine:
-it can't be the same on two. On its machine it has one device number, and one id.
+These file systems belong to one machine and cannot be the same on two: those on a block device (except cluster file
+systems), those in memory, and overlays. On its machine, such a file system has one device number and one id.
 """
 
 from __future__ import annotations
@@ -34,20 +35,28 @@ from pcopy.fsio.source import status_of
 from pcopy.named import NamedTuple
 
 AUTOFS = 0x187
-"""The type of a mount point of an automounter (f_type, statfs(2))."""
-_CLUSTERS = (0x01161970, 0x7461636F, 0x47504653)  # GFS2, OCFS2, GPFS: on devices that several machines share
-_OWN = (0x01021994, 0x858458F6, 0x9123683E, 0x2FC12FC1, OVERLAY)  # tmpfs, ramfs, btrfs, ZFS: without a device's number
+"""File system type of the mount point of an automounter (f_type of statfs(2))."""
+_CLUSTERS = (0x01161970, 0x7461636F, 0x47504653)  # GFS2, OCFS2, GPFS
+"""Types of cluster file systems, on block devices that several machines share."""
+_OWN = (0x01021994, 0x858458F6, 0x9123683E, 0x2FC12FC1, OVERLAY)  # tmpfs, ramfs, btrfs, ZFS
+"""Types of file systems that belong to one machine although their st_dev is not that of a block device."""
 _NESTING = (b"nfs", b"nfs4", b"cifs", b"smb3", b"afs", b"zfs", b"autofs")
-"""File systems below which the kernel mounts others of their kind, or any (autofs), when these are entered."""
+"""Types of file systems below which the operating system mounts others when a directory is entered.
+
+Below autofs it mounts any type, below the rest only the same type.
+"""
 _ESCAPED = rb"\\([0-7]{3})"
+"""An octal escape in /proc/self/mountinfo."""
 
 PlainRoot = tuple[int, int, int, bytes]
-"""A ``MountRoot`` as primitives."""
+"""The fields of a ``MountRoot`` as a tuple of primitives."""
 
 
 class MountRoot(NamedTuple):
-    """``kind`` and ``number`` are type and id of the file system (0: not told); all 0 stand for any other file system
-    than that of the directory around, which is all that is asked of what is left out."""
+    """The root of a mount: type and id of the file system, inode number and mark of the root directory.
+
+    ``kind`` is the f_type, ``number`` the id; 0: unknown. The special value ``LEFT_OUT`` has zeros only.
+    """
 
     kind: int
     number: int
@@ -55,46 +64,57 @@ class MountRoot(NamedTuple):
     mark: bytes
 
     def is_same(self, other: MountRoot) -> bool:
-        """Is it, as far as both can tell, the root that ``other`` was in another run?"""
+        """Return True if ``other`` may be the same root in another run, as far as both sides are known."""
         return self.is_alike(other) and (self.number == other.number or 0 in (self.number, other.number))
 
     def is_alike(self, other: MountRoot) -> bool:
-        """As ``is_same``, on another host."""
+        """Return True if ``other`` may be the same root on another host, as far as both sides are known."""
         if self.kind != other.kind:
             return False
-        mine, theirs = Identity(0, self.inode, self.mark), Identity(0, other.inode, other.mark)
-        return mine.compare(theirs) is not Likeness.OTHER
+        this_root, other_root = Identity(0, self.inode, self.mark), Identity(0, other.inode, other.mark)
+        return this_root.compare(other_root) is not Likeness.OTHER
 
     def label(self, device: int) -> bytes:
-        """What sets it apart from others, alike on all hosts and in all runs; ``device`` is its st_dev here."""
+        """Return bytes that distinguish this file system from others, the same on all hosts and in all runs.
+
+        ``device`` is its st_dev on this host.
+        """
         number = self.number if is_of_one_machine(self.kind, device) else 0
         return b"%d %d %d %b" % (self.kind, number, self.inode, self.mark)
 
     def __str__(self) -> str:
         if self == LEFT_OUT:
-            return "another file system than around it"
+            return "another file system than that of the parent directory"
         return f"type {self.kind:#x}, id {self.number:#x}, inode {self.inode}"
 
 
 LEFT_OUT = MountRoot(0, 0, 0, b"")
+"""Stands for any file system other than that of the parent directory.
+
+It is expected at a mount point whose contents the job leaves out.
+"""
 
 
 def root_of(descriptor: int) -> MountRoot:
-    """What the open root of a mount is; raises ``OSError``."""
+    """Return the ``MountRoot`` of the open root directory of a mount; raise ``OSError``."""
     kind, number = place_of(descriptor)
-    if kind == AUTOFS:  # each host makes and numbers its own
+    if kind == AUTOFS:  # each host creates and numbers its own
         return MountRoot(kind, 0, 0, b"")
     return MountRoot(kind, number, os.fstat(descriptor).st_ino, mark_of(descriptor, made=False))
 
 
 def is_of_one_machine(kind: int, device: int) -> bool:
-    """Does a file system of that f_type, on that st_dev, belong to one machine?"""
+    """Return True if a file system of type ``kind`` (f_type) on the st_dev ``device`` belongs to one machine."""
     return kind in _OWN or (os.major(device) != 0 and kind not in _CLUSTERS)
 
 
 class MountPoint(NamedTuple):
-    """A place where something is mounted; ``number`` is the mount's own (mnt_id). ``automatic``: entering it is all
-    that it takes."""
+    """A mount point that this process sees in /proc/self/mountinfo.
+
+    Fields:
+    - ``number``: the id of the mount (mnt_id).
+    - ``automatic``: True if the operating system mounts the file system when the directory is entered.
+    """
 
     number: int
     path: bytes
@@ -102,19 +122,22 @@ class MountPoint(NamedTuple):
 
 
 def mount_points() -> Iterator[MountPoint]:
-    """All that this process can see, by real paths, some perhaps hidden by others; raises ``OSError``."""
+    """Yield all mount points that this process can see, by real paths; raise ``OSError``.
+
+    Some may be hidden by other mounts.
+    """
     with patiently(lambda: open("/proc/self/mountinfo", "rb"), NO_DESCRIPTORS) as file:
         lines = [line.split(b" ") for line in file]
     kinds = {fields[0]: _kind(fields) for fields in lines}
     for fields in lines:
-        around = kinds.get(fields[1], b"")
-        automatic = around in _NESTING and (around == b"autofs" or around == _kind(fields))
+        parent_type = kinds.get(fields[1], b"")
+        automatic = parent_type in _NESTING and (parent_type == b"autofs" or parent_type == _kind(fields))
         path = re.sub(_ESCAPED, lambda found: bytes((int(found[1], 8),)), fields[4])
         yield MountPoint(int(fields[0]), path, automatic)
 
 
 def mount_number(descriptor: int) -> int:
-    """The mount (mnt_id) in which something open lies, -1 if that is not told; raises ``OSError``."""
+    """Return the id (mnt_id) of the mount on which an open item lies, -1 if it is not available; raise ``OSError``."""
     with suppress(OSError):
         if (number := libc.mount_of(descriptor)) >= 0:
             return number
@@ -123,27 +146,44 @@ def mount_number(descriptor: int) -> int:
 
 
 def mount_point_of(descriptor: int) -> MountPoint | None:
-    """Where that is mounted in which something open lies; None if this process can't see it. Raises ``OSError``."""
+    """Return the mount point of the mount on which an open item lies; raise ``OSError``.
+
+    Return None if this process cannot see the mount point.
+    """
     number = mount_number(descriptor)
     return next((point for point in mount_points() if point.number == number), None)
 
 
 def _kind(fields: list[bytes]) -> bytes:
+    """Return the file system type of a line of /proc/self/mountinfo, which is split into ``fields``."""
     return fields[fields.index(b"-", 6) + 1]
 
 
 class Mounted:
-    """``roots``: by the paths below ``base`` (a descriptor), of directories and of files."""
+    """The mounts that must exist below one root, by path, and checks of open items against them.
+
+    A mount point may be a directory or a file.
+    """
 
     def __init__(self, base: int, roots: Mapping[bytes, MountRoot], *, on_source: bool, one_host: bool) -> None:
+        """Check nothing yet.
+
+        Args:
+            base: descriptor of the root directory.
+            roots: the expected mounts, by their paths below ``base``.
+            on_source: True if the root is in the source.
+            one_host: True if no other host works with this root.
+        """
         self._base = base
         self._roots = roots
         self._one_host = one_host
         self._on_source = on_source
         self._found: dict[bytes, tuple[int, int]] = {}
+        """St_dev and inode number of paths that ``check`` has accepted."""
         self._accepted: set[int] = set()
-        """Mounts (mnt_id) that ``check_mount`` has found to be part of the job."""
+        """Mounts (mnt_id) that ``check_mount`` has accepted as part of the job."""
         self._names: dict[bytes, set[bytes]] = {}
+        """Names of mount points, by the path of the directory that contains them."""
         for path in roots:
             directory, _, name = path.rpartition(b"/")
             self._names.setdefault(directory, set()).add(name)
@@ -153,24 +193,24 @@ class Mounted:
 
     @property
     def any(self) -> bool:
-        """Is anything mounted below the root?"""
+        """True if a mount must exist below the root."""
         return bool(self._roots)
 
     @property
     def paths(self) -> Iterable[bytes]:
-        """Return the paths below the root at which something has to be mounted."""
+        """The paths below the root at which a mount must exist."""
         return self._roots.keys()
 
     def points(self) -> list[bytes]:
-        """Return the paths below the root at which something is mounted now, perhaps hidden; raises ``Problem``."""
+        """Return the paths below the root at which something is mounted now, perhaps hidden; raise ``Problem``."""
         with failing("open /proc/self/mountinfo", on_source=self._on_source):
             base = self._base_path()
             return [point.path[len(base) :] for point in mount_points() if point.path.startswith(base)]
 
     def check_mount(self, descriptor: int) -> None:
-        """Raise ``Problem`` if the open directory lies on a mount that was added since the job began.
+        """Raise ``Problem`` if the open directory lies on a mount that was added after the job began.
 
-        The file system may be that of the root, so that ``check`` sees no other device.
+        The mount may be of the root's own file system (a bind mount), so that ``check`` sees no other device.
         """
         with failing("statx", on_source=self._on_source):
             number = mount_number(descriptor)
@@ -180,63 +220,76 @@ class Mounted:
         self._accepted.add(number)
 
     def concerns(self, directory: bytes) -> bool:
-        """Is something mounted at a directory, or in it?"""
+        """Return True if a mount must exist at the path ``directory``, or directly below it."""
         return directory in self._roots or directory in self._names
 
     def names_in(self, directory: bytes) -> set[bytes]:
-        """Those names in ``directory`` at which something has to be mounted."""
+        """Return the names in ``directory`` at which a mount must exist."""
         return self._names.get(directory, set())
 
-    def check(self, path: bytes, descriptor: int, status: os.stat_result, around: int | None) -> None:
-        """Raises ``Problem`` if something else, or nothing, is mounted at ``path``, which is open; or if that has come
-        since the job began.
+    def check(self, path: bytes, descriptor: int, status: os.stat_result, parent: int | None) -> None:
+        """Raise ``Problem`` if ``path`` is not on the expected mount, or is on one that was added after the job began.
 
-        ``around``: the st_dev of the directory that it lies in, as far as that is known.
+        Args:
+            descriptor: the open item at ``path``.
+            status: its status.
+            parent: st_dev of the directory that contains it; None if unknown.
         """
         wanted = self._roots.get(path)
-        if (wanted is None and status.st_dev == around) or self._found.get(path) == (status.st_dev, status.st_ino):
+        if (wanted is None and status.st_dev == parent) or self._found.get(path) == (status.st_dev, status.st_ino):
             return
         with failing("statfs", on_source=self._on_source):
             text = (
-                self._refuse_new(descriptor, status) if wanted is None else _differs(wanted, descriptor, status, around)
+                self._refuse_new(descriptor, status) if wanted is None else _differs(wanted, descriptor, status, parent)
             )
         if text:
             raise Problem("open", errno.ESTALE, on_source=self._on_source, text=text)
         self._found[path] = status.st_dev, status.st_ino
 
     def _refuse_new(self, descriptor: int, status: os.stat_result) -> str:
-        """Why what begins here, which is not known of, is not taken. It may be no mount, or lie elsewhere (``-L``)."""
+        """Return why the open item, at which no mount is expected, is refused; an empty text if it is accepted.
+
+        It is accepted in these cases:
+        - It lies on an expected mount, or on none below the root (``-L`` may lead elsewhere).
+        - It lies on an automount, which does not belong to one machine if the job has several hosts.
+        """
         point = mount_point_of(descriptor)
         base = self._base_path()
         if point is None or not point.path.startswith(base) or point.path[len(base) :] in self._roots:
             return ""
         if not point.automatic:
-            return "this was mounted after the job began: unmount it and resume the job, or start anew"
+            return "this was mounted after the job began: unmount it and resume the job, or start a new job"
         if not self._one_host and is_of_one_machine(root_of(descriptor).kind, status.st_dev):
-            return "what was mounted here after the job began is each host's own: it cannot be the same on all hosts"
+            return "after the job began, each host mounted a file system of its own here: not the same on all hosts"
         return ""
 
     def _base_path(self) -> bytes:
-        """Return the real path of the root, with a slash at its end; raises ``OSError``."""
+        """Return the real path of the root, with a slash at its end; raise ``OSError``."""
         return os.readlink(b"/proc/self/fd/%d" % self._base).rstrip(b"/") + b"/"
 
     def label(self, path: bytes, descriptor: int, device: int) -> bytes:
-        """What sets apart the file system that begins at ``path``, which is open on st_dev ``device``."""
+        """Return bytes that distinguish the file system at ``path`` from others; raise ``Problem``.
+
+        ``path`` is open, and its st_dev is ``device``.
+        """
         with failing("statfs", on_source=self._on_source):
             return (self._roots.get(path) or root_of(descriptor)).label(device)
 
     def check_file(self, path: bytes, directory: int, name: bytes) -> None:
-        """As ``check``, for the file ``name`` in a directory (a descriptor)."""
+        """Do the same as ``check`` for the file ``name`` in a directory (a descriptor); ``path`` is its path."""
         with failing("open", on_source=self._on_source):
-            held = open_patiently(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-        with held_open(held):
-            status, around = (status_of(opened, on_source=self._on_source) for opened in (held, directory))
-            self.check(path, held, status, around.st_dev)
+            path_only = open_patiently(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        with held_open(path_only):
+            status, parent_status = (status_of(opened, on_source=self._on_source) for opened in (path_only, directory))
+            self.check(path, path_only, status, parent_status.st_dev)
 
 
-def _differs(wanted: MountRoot, descriptor: int, status: os.stat_result, around: int | None) -> str:
-    """What is wrong with the open directory, where ``wanted`` has to be mounted."""
+def _differs(wanted: MountRoot, descriptor: int, status: os.stat_result, parent: int | None) -> str:
+    """Return how the open item differs from ``wanted``, the expected root of a mount; an empty text if it does not.
+
+    ``parent`` is the st_dev of the directory that contains it; None if unknown.
+    """
     found = root_of(descriptor)
-    if status.st_dev == around if wanted == LEFT_OUT else not found.is_same(wanted):
-        return f"what was mounted here when the job began is not: that was {wanted}, this is {found}"
+    if status.st_dev == parent if wanted == LEFT_OUT else not found.is_same(wanted):
+        return f"not the file system that was mounted here when the job began: that was {wanted}, this is {found}"
     return ""

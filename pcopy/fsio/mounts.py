@@ -1,18 +1,18 @@
-"""Mount codes: numbers of file systems that mean the same on all hosts.
+"""Mount codes: numbers for file systems that mean the same on all hosts.
 
-st_dev is a host's own number: two hosts that mount one file system may give it different ones. So ranks send each other
-*mount codes*. A directory has its parent's code if it lies on the same device. Else it is a mount point, and its code
-is made from its path, which is the same on all hosts, and from its file system's own properties (``MountRoot.label``),
-because two hosts may have mounted different ones at one path while the job ran. As it walks, each rank learns which
-device has which code.
+st_dev is not suitable: two hosts that mount one file system may give it different device numbers. So ranks send each
+other *mount codes*. A directory has the code of its parent if it is on the same device. Otherwise it is a mount point.
+Its code is then made from its path, which is the same on all hosts, and from properties of its file system
+(``MountRoot.label``), because two hosts may have mounted different file systems at one path while the job ran. Each
+rank learns which device has which code as it walks the tree.
 
-A file on another device than its directory is mounted on its own, or lies on an overlay, which belongs to one host: its
-code is made from its device, so that the links of one file have one code.
+A file on another device than its directory is a mount point of its own, or lies on an overlay, which belongs to one
+host. Its code is made from its device number, so that all hard links of one file have one code.
 
-Where symbolic links are followed, a path may enter a file system again and again. Then a directory has the code of the
-nearest one above it on the same device, or of a root there; so links are kept wherever a path leads within the roots'
-file systems. On any other, the links of one file have one code only if the job is on one host, whose
-device numbers serve; device numbers of several hosts may mean different file systems.
+If symbolic links are followed, a path may enter a file system again and again. Then a directory has the code of the
+nearest directory above it on the same device, or of a root on that device. So hard links are recognised wherever a path
+leads within the roots' file systems. On other file systems, the hard links of one file have one code only if the job is
+on one host, whose device numbers are used then; the device numbers of several hosts may mean different file systems.
 """
 
 from __future__ import annotations
@@ -22,67 +22,91 @@ import zlib
 from pcopy.named import NamedTuple
 
 _FIRST_BELOW = 1 << 32  # codes below are those of roots
-_FIRST_OF_FILES = 1 << 62  # so far from any root's that they can't meet
+_FIRST_OF_FILES = 1 << 62  # codes from here on are those of files; no root has such a large one
 
 
 class Followed(NamedTuple):
-    """What is known where symbolic links are followed: the codes of all roots by st_dev, and whether no other host
-    takes part."""
+    """Data that ``Mounts`` needs if symbolic links are followed.
+
+    Fields:
+    - ``bases``: the mount codes of all roots, by st_dev.
+    - ``one_host``: True if no other host takes part in the job.
+    """
 
     bases: dict[int, int]
     one_host: bool
 
 
 class Mounts:
-    """The codes of one root's side. ``base`` is its own code, ``device`` this host's st_dev for it."""
+    """The mount codes on one side (source or target) of a root.
+
+    ``base`` is the code of the root itself. The object learns the codes of other file systems as the tree is walked.
+    """
 
     def __init__(self, base: int, device: int, followed: Followed | None = None) -> None:
-        """``followed`` is given where symbolic links are followed."""
+        """Start with the code of the root.
+
+        Args:
+            base: mount code of the root.
+            device: st_dev of the root on this host.
+            followed: given if symbolic links are followed.
+        """
         self.base = base
         self._followed = followed
-        others = {} if followed is None else followed.bases
-        self._devices = {**{code: there for there, code in others.items()}, base: device}
+        root_codes = {} if followed is None else followed.bases
+        self._devices = {**{code: root_device for root_device, code in root_codes.items()}, base: device}
+        """St_dev on this host, by mount code."""
         self._around: dict[int, int] = {}
+        """Mount code of the directory that contains a mount point, by the code of the mount point."""
 
-    def code(self, path: bytes, device: int, around: int, label: bytes = b"") -> int:
-        """The code of ``path``, here on st_dev ``device``, in a directory that has the code ``around``.
+    def code(self, path: bytes, device: int, parent_code: int, label: bytes = b"") -> int:
+        """Return the mount code of the directory ``path``.
 
-        ``label`` tells what it is if another file system begins there; empty as long as nobody has entered it.
+        Args:
+            device: its st_dev on this host.
+            parent_code: mount code of the directory that contains it.
+            label: identifies the file system that begins at ``path``, if one does; empty while no rank has opened it.
         """
-        if self._devices.get(around) == device:
-            return around
-        if self._followed is not None and (known := self._entered_before(device, around)) is not None:
+        if self._devices.get(parent_code) == device:
+            return parent_code
+        if self._followed is not None and (known := self._entered_before(device, parent_code)) is not None:
             return known
         code = (self.base + 1) * _FIRST_BELOW + zlib.crc32(label, zlib.crc32(path))
         self._devices[code] = device
         if self._followed is not None:
-            self._around[code] = around
+            self._around[code] = parent_code
         return code
 
-    def _entered_before(self, device: int, around: int | None) -> int | None:
-        """The code of the nearest directory around that is on ``device``, or of a root. The same on all hosts."""
-        while around is not None:
-            if self._devices.get(around) == device:
-                return around
-            around = self._around.get(around)
+    def _entered_before(self, device: int, start: int | None) -> int | None:
+        """Return the code of the nearest directory above that is on ``device``, or of a root there; else None.
+
+        ``start`` is the code of the directory where the search begins. The result is the same on all hosts.
+        """
+        while start is not None:
+            if self._devices.get(start) == device:
+                return start
+            start = self._around.get(start)
         assert self._followed is not None
         return self._followed.bases.get(device)
 
-    def file_code(self, device: int, around: int, path: bytes = b"") -> int:
-        """The code of a file, here on st_dev ``device``, in a directory that has the code ``around``.
+    def file_code(self, device: int, parent_code: int, path: bytes = b"") -> int:
+        """Return the mount code of a file.
 
-        Its ``path`` counts only where links are followed.
+        Args:
+            device: its st_dev on this host.
+            parent_code: mount code of the directory that contains it.
+            path: its path, used only if symbolic links are followed.
         """
         if self._followed is not None:
             if (code := self._followed.bases.get(device)) is not None:
                 return code
             if not self._followed.one_host:
-                return self.code(path, device, around)
+                return self.code(path, device, parent_code)
             return _FIRST_OF_FILES + device
-        return around if self._devices.get(around) == device else _FIRST_OF_FILES + device
+        return parent_code if self._devices.get(parent_code) == device else _FIRST_OF_FILES + device
 
     def device(self, code: int) -> int | None:
-        """This host's st_dev for a code, None if this rank has not been there."""
+        """Return this host's st_dev for a mount code, None if this rank has not been on that file system."""
         if code >= _FIRST_OF_FILES and self._followed is not None:
             return code - _FIRST_OF_FILES
         return self._devices.get(code)

@@ -163,7 +163,7 @@ def test_what_cannot_be_cloned_fails_where_nothing_else_is_wanted(on: Place, are
         assert run.returncode == 1, show(run)
         told = summary(run)
         assert (told["files"], told["failed"]) == (1, 2)
-        assert run.stderr.count(b"it can't be cloned, which --reflink always wants (") == 2, show(run)
+        assert run.stderr.count(b"it cannot be cloned, which --reflink always requires (") == 2, show(run)
         assert [path.name for path in (place / "copy").iterdir()] == ["empty"]
 
 

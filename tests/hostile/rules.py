@@ -355,8 +355,8 @@ RULES = (
             Edit(
                 "fsio/attributes.py",
                 "apply_attributes",
-                "owned = dressing.own(attributes, preserve, kept)",
-                "os.chmod(handle, stat.S_IMODE(attributes.mode))\nowned = dressing.own(attributes, preserve, kept)",
+                "owned = writer.own(attributes, preserve, kept)",
+                "os.chmod(handle, stat.S_IMODE(attributes.mode))\nowned = writer.own(attributes, preserve, kept)",
             ),
         ),
         ("a temporary file is set-id before it has its owner",),
