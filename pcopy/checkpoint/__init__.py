@@ -1,1 +1,1 @@
-"""Checkpoints: what a job needs to go on, kept where a crash leaves it."""
+"""Checkpoints: the records from which an interrupted job is resumed, stored so that a crash leaves them usable."""

@@ -1,8 +1,12 @@
-"""What a rank begins a run with: its tasks and, for rank 0, the counts so far and the phase.
+"""The base of a rank in a run: the tasks with which it begins and, for rank 0, the counts so far and the phase.
 
-A base is written once, before ``current`` names its run. So it is never torn: a file without its end is damaged. Its
-frames are a ``Header`` with name and version of the format in front, for rank 0 the shares of the counts (tuples of
-some of them), lists of tasks as plain tuples, and the number of all tasks.
+A base is written once, before the file ``current`` names its run. So a crash cannot leave one incomplete: a base file
+without its end is damaged. Its frames are, in this order:
+
+- name and version of the format, and the header;
+- for rank 0: the shares of the counts, in tuples of limited length;
+- lists of tasks as plain tuples;
+- the number of all tasks.
 """
 
 from __future__ import annotations
@@ -25,13 +29,22 @@ from pcopy.named import NamedTuple
 from pcopy.text import shown
 
 FORMAT = "pcopy-base"
+"""Name of the format of base files."""
 
 _SHARES_TOGETHER = 1024
-"""Shares of the counts in one frame."""
+"""Maximum number of shares of the counts in one frame."""
 
 
 class Header(NamedTuple):
-    """Whose base it is. ``size`` is the number of the run's ranks; only rank 0 knows ``phase`` (else -1) and counts."""
+    """Header of a base file.
+
+    Attributes:
+        run: number of the run.
+        rank: rank that the base belongs to.
+        size: number of ranks of the run.
+        phase: phase with which the run begins; -1 except for rank 0.
+        counts: counters with which the run begins; empty except for rank 0.
+    """
 
     run: int
     rank: int
@@ -41,19 +54,21 @@ class Header(NamedTuple):
 
 
 def write_base(directory: bytes, header: Header, shares: Iterable[Share], tasks: Iterable[Task]) -> None:
-    """Writes the base of one rank, and makes it durable; its name in the run's ``directory`` is not yet.
+    """Write the base of one rank and bring the file to stable storage. The entry in the run's ``directory`` is not
+    synced.
 
-    Raises ``OSError``, if the file is there, too.
+    Raise ``OSError``, also if the file exists.
     """
     with create(os.path.join(directory, base_name(header.rank))) as file:
 
         def write(value: object) -> None:
+            """Append ``value`` as a frame."""
             write_frame(file, dump_primitives(value))
 
         write((FORMAT, VERSION, *header))
-        left = iter(shares)
-        while some := tuple(islice(left, _SHARES_TOGETHER)):
-            write(some)
+        remaining = iter(shares)
+        while some_shares := tuple(islice(remaining, _SHARES_TOGETHER)):
+            write(some_shares)
         count = 0
         for batch in batches(tasks, FRAME_BYTES):
             write([tuple(task) for task in batch])
@@ -63,26 +78,27 @@ def write_base(directory: bytes, header: Header, shares: Iterable[Share], tasks:
 
 
 def base_path(job_dir: Path, run: int, rank: int) -> bytes:
+    """Return the path of the base of ``rank`` in ``run``."""
     return os.path.join(os.fsencode(job_dir), run_name(run), base_name(rank))
 
 
 def read_header(job_dir: Path, run: int, rank: int) -> Header:
-    """Raises ``Refused`` if the file is missing, not to be trusted, damaged or another rank's."""
+    """Return the header of a base. Raise ``Refused`` if the file is missing, not trusted, damaged or another rank's."""
     path = base_path(job_dir, run, rank)
     return _header(path, next(frames(path), Frame(0, b"")), run, rank)
 
 
 def read_base(job_dir: Path, run: int, rank: int) -> Iterator[Task]:
-    """The tasks that ``rank`` begins ``run`` with, a frame at a time in memory.
+    """Return the tasks with which ``rank`` begins ``run``, with one frame at a time in memory.
 
-    Raises ``Refused``, at the first task or at the end, if directory or file are missing, not to be trusted or damaged:
-    only after the last task is it known that there are no more.
+    Raise ``Refused`` if the directory or the file is missing, not trusted or damaged, either at the first task or at
+    the end: only after the last task is it certain that none is missing.
     """
     return (value for value in _read(job_dir, run, rank) if isinstance(value, Task))
 
 
 def read_shares(job_dir: Path, run: int) -> Iterator[Share]:
-    """The shares that make up the counts with which ``run`` begins; raises as ``read_base`` does."""
+    """Return the shares of the counts with which ``run`` begins. Raise as ``read_base`` does."""
     for value in _read(job_dir, run, 0):
         if isinstance(value, Task):
             return
@@ -90,6 +106,7 @@ def read_shares(job_dir: Path, run: int) -> Iterator[Share]:
 
 
 def _read(job_dir: Path, run: int, rank: int) -> Iterator[Task | Share]:
+    """Yield all shares, then all tasks of a base. Raise ``Refused`` as ``read_base`` does."""
     check_directory(os.fsencode(job_dir))
     check_directory(os.path.join(os.fsencode(job_dir), run_name(run)))
     path = base_path(job_dir, run, rank)
@@ -101,7 +118,7 @@ def _read(job_dir: Path, run: int, rank: int) -> Iterator[Task | Share]:
             value = load_value(frame.payload)
         if type(value) is int:
             if value != count or next(read, None) is not None:
-                raise damaged(path, frame.offset, f"the end of {value} tasks, but there are others")
+                raise damaged(path, frame.offset, f"the end of {value} tasks, but the file has more or fewer")
             return
         if type(value) is tuple:
             with as_damage(path, frame.offset):
@@ -116,17 +133,21 @@ def _read(job_dir: Path, run: int, rank: int) -> Iterator[Task | Share]:
 
 
 def _header(path: bytes, frame: Frame, run: int, rank: int) -> Header:
+    """Return the header in the first frame of a base; raise ``Refused`` if it is not that of ``run`` and ``rank``."""
     fields = read_first(path, frame, FORMAT)
     if len(fields) != len(Header._fields) or not is_counts(fields[:-1]) or not is_counts(fields[-1]):
-        raise damaged(path, frame.offset, "no header of a base")
+        raise damaged(path, frame.offset, "not the header of a base")
     header = Header(*fields)
     if (header.run, header.rank) != (run, rank):
-        raise damaged(path, frame.offset, f"the base of run {header.run}, rank {header.rank}")
+        raise damaged(path, frame.offset, f"belongs to run {header.run}, rank {header.rank}")
     return header
 
 
 def read_first(path: bytes, frame: Frame, name: str) -> tuple[Any, ...]:
-    """What stands in a file's first frame behind the ``name`` of its format and this version; raises ``Refused``."""
+    """Return the fields in a file's first frame, without the name of its format and the version.
+
+    Raise ``Refused`` unless the file has the format ``name`` and the version of this pcopy.
+    """
     with as_damage(path, frame.offset):
         value = load_value(frame.payload)
     if type(value) is not tuple or len(value) < 2 or value[0] != name or type(value[1]) is not int:

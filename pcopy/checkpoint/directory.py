@@ -1,10 +1,13 @@
-"""Directories that hold a job: opened only if nobody else can change them, and files in them replaced durably.
+"""Access to job directories: opens them only if no other user can change them, and replaces files in them durably.
 
-Rules: a directory decides what is copied and what is taken as done, so it and its files are used only if they are ours
-and only we may write to them. A symbolic link in their place is refused, a FIFO is not waited for; links above are
-followed as ``pcopy.fsio.named_file`` states it. Files and directories are named relative to the directory that was
-opened so. A crash leaves the old one or the new one (``pcopy.fsio.durable``); what nobody relies on yet goes without
-the two fsyncs.
+A job directory decides which files are copied and which are assumed to be copied already. So it and its files are used
+only if they belong to the caller and only the caller may write to them. A symbolic link in place of the directory or a
+file is refused, and a FIFO is not waited for. Symbolic links further up in the path are followed as
+``pcopy.fsio.named_file`` describes.
+
+Files and directories are named relative to the directory that was opened and checked. A crash leaves either the old or
+the new contents of a file (``pcopy.fsio.durable``). Files that no other record relies on yet are written without the
+two fsyncs.
 """
 
 from __future__ import annotations
@@ -24,35 +27,40 @@ from pcopy.fsio.patience import open_patiently
 from pcopy.text import shown
 
 Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+"""Path of a file or directory."""
 
-ADVICE = "name another place with --checkpoint DIR, or go without: --checkpoint none"
-_ELSEWHERE = "keep new jobs elsewhere: --checkpoint DIR, or none"
-_ANEW = "remove the directory that it is in and start the job anew"
+ADVICE = "choose another directory with --checkpoint DIR, or use --checkpoint none"
+"""Advice in errors about a directory that cannot be used for jobs."""
+_ELSEWHERE = "choose another directory for new jobs with --checkpoint DIR, or use --checkpoint none"
+_ANEW = "remove the directory that contains it and start the job again"
+# Flags of open(2): a directory to read, a directory as part of a path, a file to read, a write permission of others.
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOOK = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _WRITERS = stat.S_IWGRP | stat.S_IWOTH
 NEW = b".new"
-"""What the name of a file ends with until it is whole."""
+"""Suffix of a file's name until the file is complete."""
 
 
 @contextmanager
 def _around(path: bytes) -> Iterator[tuple[int, bytes]]:
-    """The open directory that holds ``path``, and the name of that in it; raises ``OSError``."""
+    """Open the parent directory of ``path``; yield its descriptor and the last component of ``path``. Raise
+    ``OSError``.
+    """
     above, name = os.path.split(path)
     with held_open(_opened_above(above)) as directory:
         yield directory, name or b"."
 
 
 def _opened_above(path: bytes) -> int:
-    """The directory ``path``, open (O_PATH); raises ``OSError``."""
+    """Return a descriptor (O_PATH) of the directory ``path``, opened component by component. Raise ``OSError``."""
     directory = open_patiently(b"/" if path.startswith(b"/") else b".", _LOOK)
     for part in filter(None, path.split(b"/")):
         with held_open(directory):
             try:
                 directory = open_patiently(part, _LOOK, dir_fd=directory)
-            except NotADirectoryError:  # a link, or there is none
-                from pcopy.fsio.named_file import open_directory_of  # most jobs need not load it
+            except NotADirectoryError:  # a symbolic link, or not a directory
+                from pcopy.fsio.named_file import open_directory_of  # imported here because most jobs do not need it
 
                 return open_directory_of(os.path.join(path, b"")).descriptor
     return directory
@@ -60,15 +68,18 @@ def _opened_above(path: bytes) -> int:
 
 @contextmanager
 def opened(path: bytes) -> Iterator[int]:
-    """A descriptor of the directory ``path``; raises ``Refused`` if it is not safely ours."""
-    path = os.path.abspath(path)  # also without a trailing slash, which would follow a link
+    """Open the directory ``path`` and yield its descriptor.
+
+    Raise ``Refused`` unless it belongs to the caller and only the caller may write to it.
+    """
+    path = os.path.abspath(path)  # also removes a trailing slash, which would follow a symbolic link
     try:
         with _around(path) as (around, name):
             descriptor = open_patiently(name, _DIRECTORY, dir_fd=around)
     except OSError as error:
         if error.errno in (errno.ENOTDIR, errno.ELOOP) and os.path.islink(path):
-            raise Refused(f"{shown(path)}: a symbolic link; name the job directory itself") from None
-        advice = "; name a job's directory, or one to be made" if error.errno == errno.ENOTDIR else ""
+            raise Refused(f"{shown(path)}: is a symbolic link; name the job directory itself") from None
+        advice = "; name a job directory, or one that does not exist yet" if error.errno == errno.ENOTDIR else ""
         raise Refused(f"{shown(path)}: cannot be opened as a job directory: {error.strerror}{advice}") from None
     with held_open(descriptor):
         refuse_strange(path, os.fstat(descriptor))
@@ -76,16 +87,18 @@ def opened(path: bytes) -> Iterator[int]:
 
 
 def check_directory(path: bytes) -> None:
-    """Raises ``Refused`` unless ``path`` is a directory of the caller's that nobody else may write."""
+    """Raise ``Refused`` unless ``path`` is a directory of the caller to which no other user may write."""
     with opened(path):
         pass
 
 
 def make(path: bytes, *, durable: bool = True) -> list[bytes]:
-    """Makes the directory ``path`` and those above it that are missing, for the owner only; one that exists is left.
+    """Create the directory ``path`` and its missing parents with mode 0700. An existing directory is not changed.
 
-    Returns what it has made, the deepest first; raises ``Refused`` with what to do instead, and then nothing is left.
-    ``durable``: their names are on stable storage on return.
+    Return the directories that were created, the deepest first. Raise ``Refused`` if one cannot be created; those
+    created before are removed then.
+
+    ``durable``: on return the names of the directories are on stable storage.
     """
     path = os.path.abspath(path)
     missing, made = [], list[bytes]()
@@ -103,12 +116,14 @@ def make(path: bytes, *, durable: bool = True) -> list[bytes]:
             remove_empty(made)
             if not isinstance(error, OSError):
                 raise
-            raise Refused(f"{shown(path)}: no directory can be made there: {error.strerror}; {ADVICE}") from None
+            raise Refused(f"{shown(path)}: cannot create the directory: {error.strerror}; {ADVICE}") from None
     return made
 
 
 def remove_empty(paths: Iterable[bytes]) -> None:
-    """Removes these directories, the deepest first, up to one that holds something or cannot be removed."""
+    """Remove the directories ``paths``, which are ordered from the deepest up; stop at one that is not empty or
+    fails.
+    """
     with suppress(OSError):
         for path in paths:
             with _around(path) as (around, name):
@@ -116,7 +131,9 @@ def remove_empty(paths: Iterable[bytes]) -> None:
 
 
 def check_makeable(path: bytes) -> None:
-    """Raises ``Refused`` if ``make`` would fail or its directory would not be used; touches nothing."""
+    """Raise ``Refused`` if creating the directory ``path`` would fail, or the directory would not be used. Change
+    nothing.
+    """
     path = os.path.abspath(path)
     if os.path.lexists(path):
         check_directory(path)
@@ -129,26 +146,28 @@ def check_makeable(path: bytes) -> None:
     except NotADirectoryError:
         pass
     except OSError as error:
-        raise Refused(f"{shown(path)}: cannot be made: {error.strerror}; {ADVICE}") from None
+        raise Refused(f"{shown(path)}: cannot be created: {error.strerror}; {ADVICE}") from None
     if not os.path.isdir(nearest):
-        raise Refused(f"{shown(nearest)}: not a directory, so that {shown(path)} can't be made; {ADVICE}")
+        raise Refused(f"{shown(nearest)}: not a directory, so {shown(path)} cannot be created in it; {ADVICE}")
     if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=True):
-        raise Refused(f"{shown(path)}: cannot be made, since {shown(nearest)} may not be written; {ADVICE}")
+        raise Refused(f"{shown(path)}: cannot be created: no write permission in {shown(nearest)}; {ADVICE}")
 
 
 def read(directory: int, name: bytes, *, where: bytes, most: int = -1) -> bytes:
-    """What the file ``name`` holds, at ``most`` so many bytes, in the open directory whose path is ``where``.
+    """Return the contents of the file ``name`` in the open directory, at ``most`` that many bytes (-1: all).
 
-    Raises ``Refused`` if it is no regular file that only we may write, ``OSError`` for what the system refuses.
+    ``where`` is the path of the directory, for errors. Raise ``Refused`` unless the file is a regular file of the
+    caller to which no other user may write, and ``OSError`` if it cannot be opened or read.
     """
     with _trusted(open_patiently(name, _READ, dir_fd=directory), os.path.join(where, name)) as stream:
         return stream.read(most)
 
 
 def replace(directory: int, name: bytes, data: bytes, *, durable: bool = True) -> None:
-    """Gives the file ``name`` the contents ``data``; raises ``OSError``, and then the old one stays.
+    """Replace the contents of the file ``name`` in the open directory by ``data``. Raise ``OSError``; the old file is
+    kept then.
 
-    Unless that is to be ``durable`` a power cut may leave the file empty, or none.
+    Without ``durable`` a loss of power may leave the file empty or missing.
     """
     temporary = name + NEW
     with suppress(FileNotFoundError):
@@ -159,7 +178,10 @@ def replace(directory: int, name: bytes, data: bytes, *, durable: bool = True) -
 
 @contextmanager
 def opened_file(path: bytes) -> Iterator[BinaryIO]:
-    """``path`` for reading; raises ``Refused`` unless it is a regular file of the caller's that only he may write."""
+    """Open ``path`` for reading and yield the stream.
+
+    Raise ``Refused`` unless it is a regular file of the caller to which no other user may write.
+    """
     try:
         with _around(path) as (around, name):
             descriptor = open_patiently(name, _READ, dir_fd=around)
@@ -174,6 +196,10 @@ def opened_file(path: bytes) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _trusted(descriptor: int, path: bytes) -> Iterator[BinaryIO]:
+    """Yield a stream that reads from ``descriptor``, and close the descriptor at the end.
+
+    Raise ``Refused`` unless it is a regular file of the caller to which no other user may write.
+    """
     with held_open(descriptor):
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -183,20 +209,22 @@ def _trusted(descriptor: int, path: bytes) -> Iterator[BinaryIO]:
 
 
 def create(path: bytes) -> BinaryIO:
-    """A new file of mode 0600, unbuffered; raises ``OSError`` (``FileExistsError`` for whatever has the name)."""
+    """Create a file of mode 0600 and return it, unbuffered. Raise ``OSError``; ``FileExistsError`` if the name is in
+    use.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     with _around(path) as (around, name):
         return os.fdopen(open_patiently(name, flags, 0o600, dir_fd=around), "wb", buffering=0)
 
 
 def create_run(path: bytes) -> None:
-    """Makes the directory of a run; raises ``OSError``."""
+    """Create the directory of a run. Raise ``OSError``."""
     with _around(path) as (around, name):
         os.mkdir(name, 0o700, dir_fd=around)
 
 
 def remove_run(path: bytes) -> None:
-    """Removes a run's directory with its files, if there is one; raises ``OSError``."""
+    """Remove the directory of a run with its files, if it exists. Raise ``OSError``."""
     with suppress(FileNotFoundError), _around(path) as (around, name):
         try:
             run = open_patiently(name, _DIRECTORY, dir_fd=around)
@@ -212,18 +240,21 @@ def remove_run(path: bytes) -> None:
 
 
 def refuse_strange(path: bytes, status: os.stat_result) -> None:
-    """Raises ``Refused`` unless what has this ``status`` is ours, and only ours to write.
+    """Raise ``Refused`` unless the item with this ``status`` belongs to the caller and no other user may write to it.
 
-    A directory may be that of a job or the place for a new one; a file is always part of a job that there is.
+    ``path`` is used in errors only. A directory may be that of a job, or the one in which new jobs are created. A file
+    is always part of an existing job.
     """
     if status.st_uid == os.geteuid() and not status.st_mode & _WRITERS:
         return
     is_job = stat.S_ISDIR(status.st_mode) and os.path.lexists(os.path.join(path, JOB))
-    is_place = stat.S_ISDIR(status.st_mode) and not is_job
+    is_for_new_jobs = stat.S_ISDIR(status.st_mode) and not is_job
     if status.st_uid != os.geteuid():
-        advice = _ELSEWHERE if is_place else f"only user {status.st_uid} can go on with it" if is_job else _ANEW
-        raise Refused(f"{shown(path)}: belongs to user {status.st_uid}, not to the one who runs pcopy; {advice}")
-    anew = "remove it and start the job anew" if is_job else _ANEW
-    advice = f"chmod go-w it, or {_ELSEWHERE}" if is_place else f"if they have not, chmod go-w it; else {anew}"
+        advice = _ELSEWHERE if is_for_new_jobs else f"only user {status.st_uid} can resume it" if is_job else _ANEW
+        raise Refused(f"{shown(path)}: belongs to user {status.st_uid}, not to the user who runs pcopy; {advice}")
+    again = "remove it and start the job again" if is_job else _ANEW
+    advice = (
+        f"chmod go-w it, or {_ELSEWHERE}" if is_for_new_jobs else f"if they have not, chmod go-w it; otherwise {again}"
+    )
     mode = stat.S_IMODE(status.st_mode)
     raise Refused(f"{shown(path)}: others may write to it (mode {mode:04o}); {advice}")

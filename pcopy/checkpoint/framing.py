@@ -1,16 +1,18 @@
-"""Records in files that only grow at their end, so that a reader knows which ones were written whole.
+"""Files of frames that only grow at their end, so that a reader knows which frames were written completely.
 
-A frame is the length of its payload (8 bytes, big-endian), the BLAKE2b digest of 16 bytes over length and payload, and
-the payload, one or more pickles of protocol 5. Each frame is on stable storage before the next one is begun. So only
-the last frame can be torn by a crash, and a whole frame behind a bad place proves that the place was good once:
+A frame consists of the length of its payload (8 bytes, big-endian), the BLAKE2b digest (16 bytes) of length and
+payload, and the payload, which is one or more pickles of protocol 5. Each frame is on stable storage before the next
+one is begun. So a crash can leave only the last frame incomplete, and a complete frame behind a bad one proves that the
+bad one was complete once. A bad frame is a *torn tail* if no complete frame follows it and one of these holds:
 
-- a frame that is cut off by the end of the file, or has a wrong digest and nothing behind it, or nothing but zeros (as
-  file systems leave after a power loss), is a torn tail: the file ends before it. So is one that begins with zeros for
-  its length, which no frame has: its first page never got to storage, and those behind it may have;
-- unless a whole frame follows. That, and anything else, is damage, and refused.
+- the end of the file cuts it off;
+- its digest is wrong, and only zeros follow it, or nothing (file systems leave zeros after a loss of power);
+- its length is zero, which no frame has: its first page never reached storage, although later pages may have.
 
-The search for a frame that follows sets out from the two bytes with which each payload begins, since a damaged length
-says nothing of where the next frame is.
+A file ends before its torn tail. Any other bad frame is damage, and the file is refused.
+
+The search for a following frame looks for the two bytes with which each payload begins, since a damaged length does not
+tell where the next frame is.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from _blake2 import blake2b  # hashlib would load OpenSSL, too, which takes as long as a hundred small files
+from _blake2 import blake2b  # hashlib would also load OpenSSL, which takes as long as copying a hundred small files
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
@@ -34,34 +36,36 @@ from pcopy.text import shown
 
 _HEADER = struct.Struct(">Q16s")
 _MARK = b"\x80\x05"
-"""How a pickle of protocol 5 begins."""
+"""First bytes of a pickle of protocol 5."""
 
 _HEAD = 4096
-"""More bytes than the head of a record takes."""
+"""Number of bytes that surely contain the head of a record."""
 
 _BLOCK = 1 << 20
-"""Bytes that are read at once behind a torn frame."""
+"""Bytes read in one call behind a bad frame."""
 
 
 class Frame(NamedTuple):
-    """A whole frame: where it begins in its file, in bytes, and what it holds."""
+    """A complete frame: its offset in the file in bytes, and its payload."""
 
     offset: int
     payload: bytes
 
 
 def write_frame(file: BinaryIO, payload: bytes) -> None:
-    """Appends a frame; ``payload`` is a pickle of protocol 5, or several. Raises ``OSError``; syncs nothing."""
+    """Append a frame to ``file``. ``payload`` is one or more pickles of protocol 5. Raise ``OSError``. Does not sync
+    the file.
+    """
     for data in (_HEADER.pack(len(payload), _digest(payload)), payload):
         view = memoryview(data)
-        while view:  # an unbuffered file may take less than all at once
+        while view:  # write of an unbuffered file may be partial
             view = view[file.write(view) :]
 
 
 def frames(path: Path) -> Iterator[Frame]:
-    """A file's frames, one at a time in memory; a torn tail is ignored.
+    """Yield the frames of a file, one at a time in memory. A torn tail is ignored.
 
-    Raises ``Refused`` for a file that cannot be trusted or read, and for damage, with path and offset.
+    Raise ``Refused``, with path and offset, if the file is damaged, cannot be read or is not trusted.
     """
     name = os.fsencode(path)
     with opened_file(name) as file:
@@ -79,15 +83,16 @@ def frames(path: Path) -> Iterator[Frame]:
 
 
 def heads(path: Path) -> Iterator[Frame]:
-    """As ``frames``, but of each payload the first bytes only, and without a look at its digest; may raise
-    ``OSError``, too.
+    """Yield the frames of a file with only the first bytes of each payload, and without verifying the digests.
+
+    Raise ``Refused`` if the file is not trusted, and ``OSError``.
     """
     with opened_file(os.fsencode(path)) as file:
         at, end = 0, os.fstat(file.fileno()).st_size
         while end - at > _HEADER.size:
             file.seek(at)
             header = file.read(_HEADER.size)
-            if len(header) < _HEADER.size:  # its writer has taken back a record that it could not write
+            if len(header) < _HEADER.size:  # the writer has truncated the file after a failed write
                 return
             length, _ = _HEADER.unpack(header)
             if not length or at + _HEADER.size + length > end:
@@ -97,13 +102,13 @@ def heads(path: Path) -> Iterator[Frame]:
 
 
 def damaged(path: Path, offset: int, why: str) -> Refused:
-    """What to raise for a frame at ``offset`` that is not as it was written."""
+    """Return the error to raise for a damaged frame at ``offset``, with the reason ``why``."""
     return Refused(f"{shown(os.fsencode(path))}: damaged at byte {offset}: {why}")
 
 
 @contextmanager
 def as_damage(path: Path, offset: int) -> Iterator[None]:
-    """What reads a frame at ``offset`` raises ``ValueError``: that is told as ``damaged``."""
+    """Convert a ``ValueError`` of the body into the error for a damaged frame at ``offset``."""
     try:
         yield
     except ValueError as error:
@@ -111,13 +116,14 @@ def as_damage(path: Path, offset: int) -> Iterator[None]:
 
 
 def _digest(payload: bytes) -> bytes:
+    """Return the digest of a frame."""
     digest = blake2b(len(payload).to_bytes(8, "big"), digest_size=16)
     digest.update(payload)
     return digest.digest()
 
 
 def _whole(file: BinaryIO, at: int, end: int) -> bytes | None:
-    """The payload of the frame at ``at``, or None if there is no whole one."""
+    """Return the payload of the frame at ``at``, or None if there is no complete frame."""
     if end - at < _HEADER.size:
         return None
     file.seek(at)
@@ -129,7 +135,7 @@ def _whole(file: BinaryIO, at: int, end: int) -> bytes | None:
 
 
 def _check_torn(file: BinaryIO, path: bytes, at: int, end: int) -> None:
-    """Raises ``Refused`` unless what begins at ``at`` and is no whole frame is a torn tail."""
+    """Raise ``Refused`` unless the bad frame at ``at`` is a torn tail."""
     if end - at <= _HEADER.size:
         return
     file.seek(at)
@@ -137,11 +143,11 @@ def _check_torn(file: BinaryIO, path: bytes, at: int, end: int) -> None:
     if length and not _zeros_only(file, min(at + _HEADER.size + length, end)):
         raise damaged(path, at, "a wrong digest")
     if _frame_follows(file, at + 1, end):
-        raise damaged(path, at, "no whole record, but there is one behind it")
+        raise damaged(path, at, "the record is not complete, but a complete one follows")
 
 
 def _zeros_only(file: BinaryIO, at: int) -> bool:
-    """Whether everything from ``at`` on is zeros."""
+    """Return True if the file holds only zeros from ``at`` on."""
     file.seek(at)
     while block := file.read(_BLOCK):
         if block.count(0) != len(block):
@@ -150,7 +156,7 @@ def _zeros_only(file: BinaryIO, at: int) -> bool:
 
 
 def _frame_follows(file: BinaryIO, start: int, end: int) -> bool:
-    """Whether a whole frame begins anywhere from ``start`` on."""
+    """Return True if a complete frame begins anywhere from ``start`` on."""
     at = start + _HEADER.size
     while at < end - 1:
         file.seek(at)
@@ -160,16 +166,16 @@ def _frame_follows(file: BinaryIO, start: int, end: int) -> bool:
             if _whole(file, at + found - _HEADER.size, end) is not None:
                 return True
             found = block.find(_MARK, found + 1)
-        at += max(len(block) - 1, 1)  # the mark may lie across two blocks
+        at += max(len(block) - 1, 1)  # blocks overlap by one byte, since the two bytes may lie in two blocks
     return False
 
 
 class SegmentWriter:
-    """A rank's facts in one run on stable storage: a file that grows by a record with each cut.
+    """Writer of the file in which the records of one rank and run are stored durably. Each cut appends one record.
 
-    Rule: an error is final. After a failed write or fsync nobody knows what the file holds behind the last good record
-    (the kernel may have dropped pages, and reports that once only), so nothing is ever written behind it. Not for two
-    threads at once.
+    An error is final. After a failed write or fsync the contents of the file behind the last good record are unknown:
+    the kernel may have dropped pages, and reports that only once. So nothing is written behind it any more. Not
+    thread-safe.
     """
 
     def __init__(self, job_dir: Path, run: int, rank: int) -> None:
@@ -180,9 +186,9 @@ class SegmentWriter:
         self._failed = False
 
     def append(self, record: Record) -> None:
-        """Writes ``record``, and returns once it is on stable storage.
+        """Append ``record``; return once it is on stable storage.
 
-        Raises ``OSError``; once it has, each further call does so too.
+        Raise ``OSError``. After the first error every further call raises it, too.
         """
         if self._failed:
             raise OSError(errno.EIO, "an earlier record could not be written")
@@ -197,12 +203,12 @@ class SegmentWriter:
         except OSError:
             self._failed = True
             if self._file is not None:
-                with suppress(OSError):  # half a record takes room, and readers ignore it
+                with suppress(OSError):  # readers ignore an incomplete record; this only frees its space
                     os.ftruncate(self._file.fileno(), self._length)
             raise
 
     def close(self) -> None:
-        """Closes the file; what was appended is durable already."""
+        """Close the file. The appended records are durable already."""
         if self._file is not None:
             self._file.close()
             self._file = None

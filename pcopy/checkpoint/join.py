@@ -1,9 +1,9 @@
-"""Tasks of a whole job, sorted with a bounded part of them in memory: what remains, and which rank gets what.
+"""Sorting of a job's tasks with bounded memory: finds the tasks that remain, and deals them out to ranks.
 
-Tasks spawned and tasks done are sorted by the id of the task, so that what is told of one comes together. What remains
-is sorted by the rank that gets it, so that one base is written at a time: a run of thousands has few files open. A task
-that only one rank may run goes to that rank, modulo the number of ranks. The others go round in chunks: each rank gets
-as many as any other, give or take a chunk, and work stealing evens out the rest.
+Spawned and done tasks are sorted by their ids, so that all facts about a task are adjacent. The remaining tasks are
+sorted by the rank that gets them, so that one base is written at a time and a run of thousands of ranks needs few open
+files. A task that is addressed to a rank goes to that rank modulo the number of ranks. The other tasks are dealt out in
+chunks, round robin: all ranks get the same number, plus or minus a chunk, and work stealing balances the rest.
 """
 
 from __future__ import annotations
@@ -21,36 +21,37 @@ from pcopy.errors import Refused
 from pcopy.signature.sorting import ExternalSorter
 
 BUDGET = 64 << 20
-"""Bytes of memory for what is sorted."""
+"""Bytes of memory for sorting the facts."""
 
 _DONE = b""
-"""Stands for the end of a task, beside what a spawned one is packed as."""
+"""Value that marks a task as done; a spawned task has its pickle as the value."""
 
 
 class Join:
-    """Takes tasks that were spawned and ids of those done, in any order; then gives the tasks that remain, once."""
+    """Collector of spawned tasks and of the ids of done tasks, in any order; yields the tasks that remain, once."""
 
     def __init__(self, open_spool: SpoolFactory, *, where: str) -> None:
-        """``where`` names the run in errors."""
+        """Create an empty collection. ``where`` names the run in errors."""
         self._sorter = ExternalSorter(open_spool, BUDGET)
         self._where = where
 
     def spawned(self, task: Task) -> None:
-        """May raise ``OSError`` from the spool, as ``done`` and ``remaining`` may."""
+        """Add a spawned task. May raise ``OSError`` from the spool, as the other methods may."""
         self._sorter.add(pack_id(task.id), dump_primitives(tuple(task)))
 
     def done(self, packed: bytes) -> None:
+        """Add the packed id of a task that is done."""
         self._sorter.add(packed, _DONE)
 
     def remaining(self) -> Iterator[Task]:
-        """What was spawned and not done, by id.
+        """Yield the tasks that were spawned and are not done, sorted by id.
 
-        Raises ``Refused`` if a task was spawned twice, or done twice, or done and never spawned: then facts are missing
-        or are no facts, and what remains cannot be told.
+        Raise ``Refused`` if a task was spawned twice, done twice, or done and never spawned. Then facts are missing or
+        wrong, so the remaining tasks are unknown.
         """
-        for packed, told in groupby(self._sorter.sorted(), key=itemgetter(0)):
+        for packed, facts in groupby(self._sorter.sorted(), key=itemgetter(0)):
             spawned = ended = 0
-            for _, value in told:
+            for _, value in facts:
                 if value == _DONE:
                     ended += 1
                 else:
@@ -65,29 +66,32 @@ class Join:
             if not ended:
                 yield Task(*load_primitives(task))
 
-    def _wrong(self, packed: bytes, what: str) -> Refused:
+    def _wrong(self, packed: bytes, contradiction: str) -> Refused:
+        """Return the error for facts that contradict each other."""
         run, rank, number = unpack_id(packed)
-        return Refused(f"{self._where}: damaged: task {number} of rank {rank} in run {run} was {what}")
+        return Refused(f"{self._where}: damaged: task {number} of rank {rank} in run {run} was {contradiction}")
 
     def close(self) -> None:
         self._sorter.close()
 
 
 CHUNK = 16
-"""Tasks that one rank gets before it is the next one's turn: neighbours among tasks stay together."""
+"""Number of consecutive tasks that one rank gets before the next one, so that neighbouring tasks stay together."""
 SORT_BUDGET = 4 << 20
-"""Bytes of memory in which tasks are sorted; the rest is on disk."""
+"""Bytes of memory for sorting tasks by rank; the rest is on disk."""
 
 
 def dealt(tasks: Iterable[Task], size: int, open_spool: SpoolFactory) -> Generator[Iterator[Task], None, None]:
-    """The tasks of each of ``size`` ranks, in the order of ranks; each is read to its end before the next one is asked
-    for. Raises ``OSError``."""
-    given = 0
+    """Yield an iterator over the tasks of each of ``size`` ranks, in the order of ranks. Raise ``OSError``.
+
+    Each iterator must be exhausted before the next one is requested.
+    """
+    dealt_count = 0
     with closing(ExternalSorter(open_spool, SORT_BUDGET)) as sorter:
         for task in tasks:
             if task.owner == ANYBODY:
-                rank = given // CHUNK % size
-                given += 1
+                rank = dealt_count // CHUNK % size
+                dealt_count += 1
             else:
                 rank = task.owner % size
             sorter.add(rank.to_bytes(4, "big"), dump_primitives(tuple(task)))
@@ -95,6 +99,7 @@ def dealt(tasks: Iterable[Task], size: int, open_spool: SpoolFactory) -> Generat
         following = next(in_order, None)
 
         def own(rank: int) -> Iterator[Task]:
+            """Yield the tasks of ``rank``, which come next in ``in_order``."""
             nonlocal following
             while following is not None and int.from_bytes(following[0], "big") == rank:
                 task = Task(*load_primitives(following[1]))

@@ -1,4 +1,4 @@
-"""What is in a job directory: names, the version of its files, and which of them are pcopy's and may be removed."""
+"""Layout of a job directory: names of its files, the version of their formats, and which files pcopy may remove."""
 
 from __future__ import annotations
 
@@ -13,45 +13,60 @@ from pcopy.fsio.patience import open_patiently
 from pcopy.text import shown
 
 VERSION = 6
-"""Of all files of a job. It rises whenever one of them gets another form, or a counter or an option comes or goes:
-counts are known by their places. What tasks are packed as has a version of its own, which the file ``job`` tells."""
+"""Version of the formats of all files of a job.
+
+It changes whenever the format of one of them changes, or a counter or option is added or removed, because counts are
+identified by their position. The packed form of tasks has a version of its own, which is stored in the file ``job``.
+"""
 
 END_IT = "end the job with the pcopy that began it, or discard it: pcopy --discard JOB"
-"""What to do about a job of another version."""
+"""Advice in errors about a job of another version."""
 
 JOB = b"job"
+"""Name of the file that describes the job."""
 CURRENT = b"current"
+"""Name of the file that names the current run."""
 CONTROL, PROGRESS = b"control", b"progress"
+"""Names of two files: one through which a running job is controlled, and one in which it reports its progress."""
+# Patterns of names. Each is compiled when a name is first compared with it.
 LOCK = rb"lock-(0|[1-9][0-9]{0,8})"
+"""Name of the lock file of a rank."""
 DELETED = rb"deleted-(0|[1-9][0-9]{0,8})"
+"""Name of the file in which a rank records deleted items."""
 RUN = rb"run-[0-9]+"
-"""Patterns; each is compiled when a name is first compared with it."""
+"""Name of the directory of a run."""
 NOT_DURABLE = rb"not-durable-[0-9a-f-]*"
-"""Written before the first record of a rank whose files could not be synced; ends with the host's boot id."""
+"""Name of the file that marks records as not durable; it ends with the boot id of the host that created it.
+
+It is created before the first record of a rank whose files could not be synced.
+"""
 SILLY = b".nfs"
-"""NFS gives a removed file that is still open a name that begins so; that file goes by itself."""
+"""Prefix of the name that NFS gives a removed file that is still open (silly rename). NFS removes that file later."""
 FILES_FROM = b"files-from"
-"""The list of the paths that are copied, if not all are."""
+"""Name of the list of the paths to copy, if the user gave one."""
 _FILES = {FILES_FROM, *(name + end for name in (JOB, CURRENT, CONTROL, PROGRESS) for end in (b"", b".new"))}
 _OF_RUN = rb"(base|facts)-[0-9]+(\.new)?"
 
 
 def run_name(run: int) -> bytes:
+    """Return the name of the directory of ``run``."""
     return b"run-%d" % run
 
 
 def base_name(rank: int) -> bytes:
+    """Return the name of the base file of ``rank`` in a run's directory."""
     return b"base-%d" % rank
 
 
 def facts_name(rank: int) -> bytes:
+    """Return the name of the file of records of ``rank`` in a run's directory."""
     return b"facts-%d" % rank
 
 
 def note_not_durable(path: bytes) -> None:
-    """Record in the job directory ``path`` that its records are to be distrusted once this host was rebooted.
+    """Record in the job directory ``path`` that its records are not to be trusted once this host has been rebooted.
 
-    Raises ``OSError``.
+    Raise ``OSError``.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     os.close(open_patiently(os.path.join(path, _not_durable_name()), flags, 0o600))
@@ -61,14 +76,14 @@ def note_not_durable(path: bytes) -> None:
 def is_distrusted(path: bytes) -> bool:
     """Return True if a record in the job directory ``path`` may count files as done that a reboot has lost.
 
-    That a host has not been rebooted is known of those on which this job runs. Raises ``OSError``.
+    Only the hosts on which this job runs are known not to have been rebooted. Raise ``OSError``.
     """
     these_boots = {b"not-durable-" + boot.encode() for boot in (boot_id(), *boots_of_job) if boot}
     return any(name not in these_boots for name in _marks(path))
 
 
 def forget_records(path: bytes) -> None:
-    """Remove from the job directory ``path`` the reference to the records; raise ``OSError``."""
+    """Remove the reference to the records from the job directory ``path``. Raise ``OSError``."""
     with suppress(FileNotFoundError):
         os.unlink(os.path.join(path, CURRENT))
     for name in _marks(path):
@@ -77,34 +92,39 @@ def forget_records(path: bytes) -> None:
 
 
 def _not_durable_name() -> bytes:
+    """Return the name of the file by which this host marks the records as not durable."""
     return b"not-durable-" + boot_id().encode()
 
 
 def _marks(path: bytes) -> list[bytes]:
-    """Return the names of ``NOT_DURABLE`` in a job directory; raise ``OSError``."""
+    """Return the names of the files in a job directory that mark records as not durable. Raise ``OSError``."""
     return [name for name in map(os.fsencode, os.listdir(path)) if re.fullmatch(NOT_DURABLE, name)]
 
 
 def names(descriptor: int) -> list[bytes]:
-    """Those in an open directory; raises ``OSError``."""
+    """Return the names in an open directory. Raise ``OSError``."""
     return names_in(descriptor)
 
 
 def is_ours(name: bytes) -> bool:
-    """May pcopy have made what is called so? (NFS may keep that under another name for a while.)"""
+    """Return True if pcopy may have created the file ``name`` of a job directory, or if it is a silly-renamed file of
+    NFS.
+    """
     patterns = RUN, LOCK, NOT_DURABLE, DELETED
     return name in _FILES or name.startswith(SILLY) or any(re.fullmatch(pattern, name) for pattern in patterns)
 
 
 def refuse_foreign(path: bytes, descriptor: int) -> None:
-    """Raises ``Refused`` if the open directory ``path`` holds anything else; ``OSError`` if it can't be read."""
+    """Raise ``Refused`` if the open directory ``path`` holds a file that pcopy did not create; ``OSError`` if it cannot
+    be read.
+    """
     for name in names(descriptor):
         if not is_ours(name):
-            raise Refused(f"{shown(path)}: holds {shown(name)}, which is no job's; name a new or an empty directory")
+            raise Refused(f"{shown(path)}: holds {shown(name)}, which is not a job's; name a new or an empty directory")
 
 
 def clear(descriptor: int) -> None:
-    """Removes all that is pcopy's but ``job`` and rank 0's lock. Raises ``OSError``."""
+    """Remove all files of pcopy from an open job directory, except ``job`` and rank 0's lock. Raise ``OSError``."""
     for name in names(descriptor):
         if re.fullmatch(RUN, name):
             _clear_run(descriptor, name)
@@ -114,6 +134,7 @@ def clear(descriptor: int) -> None:
 
 
 def _clear_run(descriptor: int, name: bytes) -> None:
+    """Remove pcopy's files from the directory of a run, and the directory if it is empty then."""
     try:
         run = open_patiently(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
     except NotADirectoryError:

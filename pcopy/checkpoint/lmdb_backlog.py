@@ -1,9 +1,9 @@
-"""Tasks that wait outside memory, in an LMDB database on a node-local file system.
+"""Backlog of tasks in an LMDB database on a node-local file system.
 
-The database is a cache: what is durable stands in the job directory. So it is never synced, and its file loses its name
-as soon as it is open: whatever ends the process, nothing is left in the spool directory. It holds frames of pickled
-primitives under ascending numbers. The map is no writable one, since a full file system would end the process (SIGBUS)
-where a write returns an error.
+The database is a cache; durable records are in the job directory. So it is never synced, and its file is unlinked as
+soon as it is open: nothing remains in the spool directory however the process ends. The database holds frames of
+pickled primitives under ascending numbers. It is not opened with a writable memory map, since writing to one on a full
+file system would end the process by SIGBUS, where a write call returns an error.
 """
 
 from __future__ import annotations
@@ -23,19 +23,23 @@ from pcopy.libc import free_bytes
 from pcopy.text import harmless, shown
 
 FIRST_MAP = 64 << 20
-"""Bytes of the first map; each further one is twice as large. A map is addresses, and takes no room itself."""
+"""Bytes of the first memory map; each further one is twice as large. A map reserves addresses and uses no space
+itself.
+"""
 
 LEAST_ROOM = 2 * FRAME_BYTES
-"""With fewer bytes free, a file system counts as full once a write has failed."""
+"""Free bytes below which a file system counts as full after a failed write."""
 
 _T = TypeVar("_T")
 
 
 class LmdbBacklog(Backlog):
-    """Its frames are in a database. What could not be written, for a spool directory that is full, stays in memory."""
+    """Backlog that stores its frames in an LMDB database. Frames that cannot be written, as to a full disk, stay in
+    memory.
+    """
 
     def __init__(self, spool: bytes) -> None:
-        """``spool`` is an existing directory."""
+        """Create an empty backlog. ``spool`` is an existing directory."""
         super().__init__()
         self._spool = spool
         self._map_size = FIRST_MAP
@@ -45,9 +49,11 @@ class LmdbBacklog(Backlog):
         self._next = 0
 
     def _put(self, frame: bytes) -> None:
+        """Store a packed frame under the next number. May raise ``OSError``."""
         key = self._next.to_bytes(8, "big")
 
         def put(database: lmdb.Environment) -> None:
+            """Store the frame in ``database``."""
             with database.begin(write=True) as transaction:
                 transaction.put(key, frame, append=True)
 
@@ -55,26 +61,28 @@ class LmdbBacklog(Backlog):
         self._next += 1
 
     def _take(self) -> bytes | None:
+        """Remove and return the oldest frame; return None if there is none. May raise ``OSError``."""
         if self._oldest == self._next:
             return None
         key = self._oldest.to_bytes(8, "big")
 
         def get(database: lmdb.Environment) -> bytes | None:
+            """Return the oldest frame in ``database``."""
             with database.begin() as transaction:
                 return transaction.get(key)
 
         frame = self._do(get)
         if frame is None:
-            raise self._failed(errno.EIO, "a frame has vanished")
+            raise self._failed(errno.EIO, "a frame is missing from the database")
         self._oldest += 1
-        with suppress(lmdb.Error):  # deleting writes, and a full disk must not keep tasks from being taken
+        with suppress(lmdb.Error):  # deleting writes, and a full disk must not prevent reading
             self._delete_taken()
         if self._oldest == self._next and self._map_size > FIRST_MAP:
-            self._close_database()  # its file never shrinks
+            self._close_database()  # because the file never shrinks; the next frame gets a new database
         return frame
 
     def _delete_taken(self) -> None:
-        """Gives the room of taken frames to later ones: of this one, and of any where that has failed."""
+        """Delete the frames that have been read, so that later frames can use their space."""
         assert self._database is not None
         with self._database.begin(write=True) as transaction:
             for number in range(self._deleted, self._oldest):
@@ -82,7 +90,9 @@ class LmdbBacklog(Backlog):
         self._deleted = self._oldest
 
     def _do(self, action: Callable[[lmdb.Environment], _T]) -> _T:
-        """Runs ``action``, which is one transaction, in as large a map as it needs."""
+        """Run ``action``, which is one transaction, and enlarge the map until the transaction fits. Raise
+        ``OSError``.
+        """
         while True:
             try:
                 if self._database is None:
@@ -92,28 +102,31 @@ class LmdbBacklog(Backlog):
                 self._grow()
             except lmdb.Error as error:
                 if isinstance(error, lmdb.DiskError) or self._full():
-                    raise self._failed(errno.ENOSPC, f"no room for tasks that wait: {error}") from error
-                raise self._failed(errno.EIO, f"tasks that wait cannot be put aside: {error}") from error
+                    raise self._failed(errno.ENOSPC, f"no room for waiting tasks: {error}") from error
+                raise self._failed(errno.EIO, f"waiting tasks cannot be stored: {error}") from error
 
     def _grow(self) -> None:
+        """Double the size of the map. Raise ``OSError``."""
         assert self._database is not None
         try:
             self._database.set_mapsize(2 * self._map_size)
         except lmdb.Error as error:
-            why = f"no addresses for a map of {2 * self._map_size} bytes: {error}"
+            why = f"no address space for a map of {2 * self._map_size} bytes: {error}"
             raise self._failed(errno.ENOMEM, why) from error
         self._map_size *= 2
 
     def _full(self) -> bool:
-        """Whether there is no room: LMDB calls a write that was cut short by that an input/output error."""
+        """Return True if the file system is full. LMDB reports a write that was cut short by that as an input/output
+        error.
+        """
         status = os.statvfs(self._spool)
         try:
             return free_bytes(status) < LEAST_ROOM
-        except OSError:  # unknown
+        except OSError:  # the free space is unknown
             return False
 
     def _open(self) -> lmdb.Environment:
-        """An empty database without a name; its directory had mode 0700."""
+        """Return a new, empty database whose file is unlinked already. Its directory had mode 0700."""
         self._map_size = FIRST_MAP
         with held_directory(self._spool) as spool:
             place = tempfile.mkdtemp(prefix=b"pcopy-spool-", dir=spool)
@@ -133,14 +146,17 @@ class LmdbBacklog(Backlog):
                 os.rmdir(place)
 
     def _failed(self, number: int, why: str) -> OSError:
+        """Return the error to raise, with an errno and a reason, for the spool directory."""
         return OSError(number, harmless(why), shown(self._spool))
 
     def _close_database(self) -> None:
+        """Close the database, which frees its space."""
         if self._database is not None:
             self._database.close()
             self._database = None
 
     def close(self) -> None:
+        """Drop all tasks and close the database."""
         super().close()
         self._close_database()
         self._deleted = self._oldest = self._next = 0

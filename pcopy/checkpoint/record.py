@@ -1,7 +1,7 @@
-"""What one rank learned in one epoch: tasks spawned, tasks done, and what the done ones counted.
+"""Record of one rank and one epoch: the tasks spawned, the tasks done, and the counts of the latter.
 
-Rule: a task's end and all tasks that it spawned are in the same record, so that later both are known, or neither. A
-task that was spawned and done within one record leaves its counts only.
+The end of a task and all tasks that it spawned are in the same record, so that later either both are known or neither.
+Of a task that was spawned and done within one record only the counts are kept.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from pcopy.engine.task import UNTOLD, Share, Task, TaskId
 from pcopy.named import NamedTuple
 
 ID_BYTES = 16
-"""Bytes of a packed id: run, rank, number."""
+"""Bytes of a packed task id: run, rank and number."""
 _TOGETHER = 1024
-"""Tasks in one pickle. All tasks of a record as objects would take several times its size."""
+"""Number of tasks in one pickle. All tasks of a record as Python objects would take several times its size."""
 
 _SHARE = 512
-"""Bytes of memory for the sums under one label."""
+"""Estimated bytes of memory for the sums under one label."""
 
 _ID = struct.Struct(">IIQ")
 
 
 def pack_id(task_id: TaskId) -> bytes:
-    """A task id in 16 bytes: run (4), rank (4), number (8), big-endian."""
+    """Return a task id packed in 16 bytes: run (4), rank (4), number (8), big-endian."""
     return _ID.pack(*task_id)
 
 
 def unpack_id(packed: bytes) -> TaskId:
+    """Return the task id that ``pack_id`` packed."""
     run, rank, number = _ID.unpack(packed)
     return run, rank, number
 
 
 def added(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
-    """Counters, added one by one; where one has fewer, the rest of it counts as zeros."""
+    """Return the element-wise sums of two tuples of counters. The shorter one is extended by zeros."""
     both = tuple(map(add, first, second))
     return (*both, *first[len(both) :], *second[len(both) :])
 
 
 class Head(NamedTuple):
-    """What a record says without its tasks. ``done`` and ``spawned`` are numbers of tasks, ``began`` as in
-    ``Record``."""
+    """First part of a record, without its tasks. Fields that are not described here are those of the record."""
 
     run: int
     rank: int
@@ -55,88 +55,103 @@ class Head(NamedTuple):
     phase: int
     counts: tuple[int, ...]
     done: int
+    """Number of done tasks in the record."""
     spawned: int
+    """Number of spawned tasks in the record."""
     began: int
 
 
 class Record(NamedTuple):
-    """The facts of one rank in one epoch.
-
-    ``size`` is the number of the run's ranks. ``phase`` is the one that had begun at the cut, or -1; only what rank 0
-    says of it counts. ``counts`` are sums over the tasks that became done. ``done`` holds the ids, packed, of those
-    that were not spawned in this very record; ``spawned`` holds tasks as plain tuples. ``shares``: what of the counts
-    was counted under which label. ``began`` is the time of the cut by the destination's clock, in nanoseconds since
-    1970: what was written before is on stable storage once all records of the epoch are (0: not known). Only rank 0's
-    counts, which cuts first.
-    """
+    """Facts of one rank in one epoch."""
 
     run: int
     rank: int
     size: int
+    """Number of ranks of the run."""
     epoch: int
     phase: int
+    """Phase that had begun at the cut, or -1. Only that in rank 0's records is used."""
     counts: tuple[int, ...]
+    """Sums of the counts of the tasks that became done."""
     done: bytes
+    """Packed ids of the tasks that became done and were not spawned in this record."""
     spawned: tuple[tuple[Any, ...], ...]
+    """Spawned tasks that are not done, as plain tuples."""
     shares: tuple[Share, ...] = ()
+    """Parts of ``counts``, by label."""
     began: int = 0
+    """Time of the cut by the clock of the destination, in nanoseconds since 1970; 0 if unknown.
+
+    Only that in rank 0's records is used, because rank 0 cuts first. Everything written before that time is on stable
+    storage once all records of the epoch are.
+    """
 
     def pack(self) -> bytes:
-        """Several pickles, so that each can be read alone: a ``Head``, ids done, shares, tuples of tasks spawned."""
+        """Return the record as a series of pickles, so that each can be read alone.
+
+        The pickles are a ``Head``, the packed ids of done tasks, the shares, and tuples of spawned tasks.
+        """
         numbers = (self.run, self.rank, self.size, self.epoch, self.phase)
         head = (*numbers, self.counts, len(self.done) // ID_BYTES, len(self.spawned), self.began)
         some = (self.spawned[at : at + _TOGETHER] for at in range(0, len(self.spawned), _TOGETHER))
         packed = io.BytesIO()
-        for part in chain((head, self.done, self.shares), some):  # a list of them to be joined would hold all twice
+        for part in chain((head, self.done, self.shares), some):  # joining a list would need twice the memory
             packed.write(dump_primitives(part))
         return packed.getvalue()
 
 
 def read_head(payload: bytes) -> Head:
-    """The first part of a packed record; raises ``ValueError`` if it is none."""
+    """Return the head of a packed record. Raise ``ValueError`` if there is none."""
     return _head(io.BytesIO(payload))
 
 
 def read_facts(payload: bytes) -> tuple[Head, bytes, tuple[Share, ...], Iterator[Task]]:
-    """A packed record whose tasks are read one after another; it, and they, raise ``ValueError`` if it is none."""
+    """Return the head, the packed ids of done tasks, the shares and the spawned tasks of a packed record.
+
+    The spawned tasks are read one by one. The function and the iterator raise ``ValueError`` if ``payload`` is not a
+    record.
+    """
     stream = io.BytesIO(payload)
     head = _head(stream)
     done = _load(stream)
     if type(done) is not bytes or len(done) != head.done * ID_BYTES:
-        raise ValueError("no ids of tasks, or another number of them than the record says")
+        raise ValueError("not the ids of tasks, or not as many as the head of the record says")
     shares = as_shares(_load(stream))
     return head, done, shares, _read_spawned(stream, head.spawned, len(payload))
 
 
 def as_shares(value: Any) -> tuple[Share, ...]:
-    """Raises ``ValueError`` for anything else."""
+    """Return ``value`` if it is a tuple of shares; raise ``ValueError`` otherwise."""
     if type(value) is not tuple:
-        raise ValueError("no shares where a record has them")
+        raise ValueError("not the shares of the counts")
     for share in value:
         if not (type(share) is tuple and len(share) == 2 and type(share[0]) is bytes and type(share[1]) is tuple):
-            raise ValueError("something that is no share of the counts")
+            raise ValueError("not a share of the counts")
         if not all(is_counts(each) and len(each) == 2 for each in share[1]):
-            raise ValueError("something that is no share of the counts")
+            raise ValueError("not a share of the counts")
     return value
 
 
 def _read_spawned(stream: io.BytesIO, count: int, end: int) -> Iterator[Task]:
+    """Yield the spawned tasks of a record. Raise ``ValueError`` if there are not ``count`` tasks before the offset
+    ``end``.
+    """
     while stream.tell() < end:
         some = _load(stream)
         if type(some) is not tuple:
-            raise ValueError("no tasks where a record has them")
+            raise ValueError("not the tasks of a record")
         count -= len(some)
         yield from map(as_task, some)
     if count:
-        raise ValueError("another number of tasks than the record says")
+        raise ValueError("not as many tasks as the head of the record says")
 
 
 def as_task(fields: Any) -> Task:
-    """The task that was written as a plain tuple; raises ``ValueError`` for anything else."""
+    """Return the task that was packed as the plain tuple ``fields``. Raise ``ValueError`` if it is not a task."""
     try:
         task = Task(*fields)
         run, rank, number = task.id
-        well = (
+        is_valid = (
             type(task.id) is tuple
             and 0 <= run < 1 << 32
             and 0 <= rank < 1 << 32
@@ -146,65 +161,77 @@ def as_task(fields: Any) -> Task:
             and type(task.expands) is bool
         )
     except (TypeError, ValueError):
-        well = False
-    if not well:
-        raise ValueError("something that is no task")
+        is_valid = False
+    if not is_valid:
+        raise ValueError("not a task")
     return task
 
 
 def load_value(payload: bytes) -> Any:
-    """A value of primitives from one pickle; raises ``ValueError`` for anything else."""
+    """Return a value of primitives from one pickle. Raise ``ValueError`` for anything else."""
     return _load(io.BytesIO(payload))
 
 
 def is_counts(value: Any) -> bool:
+    """Return True if ``value`` is a tuple of integers."""
     return type(value) is tuple and all(type(each) is int for each in value)
 
 
 def _load(stream: io.BytesIO) -> Any:
+    """Return the next pickled value of primitives in ``stream``. Raise ``ValueError`` for anything else."""
     try:
         return PrimitiveUnpickler(stream).load()
     except Exception as error:  # a damaged pickle raises almost anything
-        raise ValueError(f"no record of primitives: {error}") from error
+        raise ValueError(f"cannot be unpickled as primitives: {error}") from error
 
 
 def _head(stream: io.BytesIO) -> Head:
+    """Return the head of the record in ``stream``. Raise ``ValueError`` if there is none."""
     fields = _load(stream)
     if not (type(fields) is tuple and len(fields) == len(Head._fields)):
-        raise ValueError("no record of a rank's facts")
+        raise ValueError("not the head of a record")
     head = Head(*fields)
     numbers = (head.run, head.rank, head.size, head.epoch, head.phase, head.done, head.spawned, head.began)
     if not is_counts(numbers) or not is_counts(head.counts):
-        raise ValueError("no numbers where a record has them")
+        raise ValueError("a field of the head is not a number")
     return head
 
 
 class Window:
-    """Gathers the facts of one rank between two cuts."""
+    """Collector of the facts of one rank between two cuts."""
 
     def __init__(self, run: int, rank: int, ranks: int, clock: Callable[[], int] = lambda: 0) -> None:
-        """``clock`` returns the time of the destination, in nanoseconds since 1970."""
+        """Create an empty collector for ``rank`` of ``ranks`` ranks in ``run``.
+
+        ``clock`` returns the time by the destination's clock, in nanoseconds since 1970.
+        """
         self._run, self._rank, self._ranks = run, rank, ranks
         self._clock = clock
         self._phase = -1
         self._empty()
 
     def _empty(self) -> None:
+        """Discard all facts."""
         self._spawned: dict[TaskId, Task] = {}
         self._done = bytearray()
         self._counts: list[int] = []
         self._shares: dict[bytes, dict[int, int]] = {}
         self.size = 0
-        """About how many bytes of memory the facts hold."""
+        """Approximate bytes of memory that the facts take."""
 
     def spawned(self, task: Task) -> None:
+        """Add the fact that ``task`` was spawned."""
         self._spawned[task.id] = task
         self.size += task.footprint
 
     def done(
         self, task_id: TaskId, counts: Sequence[int], settled: Iterable[TaskId] = (), shares: Iterable[Share] = ()
     ) -> None:
-        """A task has ended here, and with it, at the same moment, the tasks in ``settled`` (it may be one of them)."""
+        """Add the fact that a task is done, with its counts.
+
+        The tasks in ``settled`` are done at the same moment; the task may be one of them. ``shares`` are parts of
+        ``counts``.
+        """
         for each in dict.fromkeys((task_id, *settled)):
             if each[2] == UNTOLD:
                 continue
@@ -226,11 +253,11 @@ class Window:
                 sums[counter] = sums.get(counter, 0) + number
 
     def begun(self, phase: int) -> None:
-        """``phase`` has begun; later records say so, until the next one has."""
+        """Record that ``phase`` has begun. Later records name it until the next phase begins."""
         self._phase = phase
 
     def capture(self, epoch: int) -> Record:
-        """The facts so far, as those of ``epoch``; the window is empty afterwards."""
+        """Return the facts gathered so far as the record of ``epoch``; discard them."""
         record = Record(
             self._run,
             self._rank,
@@ -247,6 +274,7 @@ class Window:
         return record
 
     def _packed_shares(self) -> Iterator[Share]:
+        """Yield the shares of the counts, without zeros."""
         for label, sums in self._shares.items():
             if share := tuple((counter, number) for counter, number in sums.items() if number):
                 yield label, share

@@ -1,14 +1,15 @@
-"""What remains of a job: read from the facts of its last run, and written as the base of the next one.
+"""Resuming a job: reads the tasks that remain from the records of its last run, and writes them as the base of the
+next.
 
-    remaining = the run's base + all spawned - all done, over the records of epochs up to E
+    remaining = base of the run + all spawned tasks - all done tasks, over the records of epochs up to E
 
-The last complete epoch of a rank is the last one up to which its segment has every epoch from 1. E is the least of
-these over the run's ranks. No message crosses a cut backwards, so these records fit together: if a task is done in
-them, it was spawned in them or is in the base. Later records do not fit, since the records of other ranks are missing
-there.
+The last complete epoch of a rank is the last one up to which its file has every epoch from 1. E is the least of these
+over the run's ranks. No message crosses a cut backwards, so these records are consistent: a task that is done in them
+was spawned in them or is in the base. Later records are not consistent, since the records of other ranks are missing
+for them.
 
-``current`` names the run whose base is complete. It is replaced after all files of the new run are durable, and the
-old run is removed after that is durable; so there is one complete run at any moment.
+``current`` names the run whose base is complete. It is replaced after all files of the new run are durable, and the old
+run is removed after the replacement is durable. So exactly one complete run exists at any moment.
 """
 
 from __future__ import annotations
@@ -38,40 +39,44 @@ from pcopy.named import NamedTuple
 from pcopy.text import shown
 
 FORMAT = "pcopy-checkpoint"
+"""Name of the format of the file ``current``."""
 
 
 class Remaining(NamedTuple):
-    """How far a job has come.
-
-    ``run`` is the last run and ``size`` its number of ranks; ``epoch`` is the last one of it that counts (0: what the
-    run began with); ``phase`` is the one under way then, and ``counts`` are the sums over all tasks done until then.
-    ``began`` is when the cut of that epoch began, as in ``Record``; 0 without one.
-    """
+    """Progress of a job as its records show it."""
 
     run: int
+    """Number of the last run."""
     size: int
+    """Number of ranks of that run."""
     phase: int
+    """Phase that was running at the end of ``epoch``."""
     epoch: int
+    """Last epoch of the run that is complete on all ranks; 0 stands for the run's base."""
     counts: tuple[int, ...]
+    """Sums of the counts of all tasks done until then."""
     began: int = 0
+    """Time of the cut of that epoch, as in the records; 0 if there was none."""
 
 
 class Mending(Protocol):
-    """What is done about tasks that remain and can't go on as they are."""
+    """Replacement of remaining tasks that cannot be resumed as they are."""
 
     def look(self, run: int, tasks: Iterable[Task]) -> None:
-        """Takes all tasks that remain after ``run``."""
+        """Examine all tasks that remain after ``run``."""
 
     def takes_back(self, label: bytes) -> bool:
-        """Does what was counted under this label count no more?"""
+        """Return True if everything that was counted under ``label`` must be subtracted from the counts."""
 
     def tasks(self) -> Iterator[Task]:
-        """What is to be done instead."""
+        """Yield the tasks to be run in place of the examined ones."""
 
 
 _Epochs = dict[int, tuple[int, tuple[int, ...], int]]
-"""By the number of an epoch: its phase, as rank 0 recorded it, the sums of what all ranks have counted in it, and when
-rank 0 cut."""
+"""Facts about each epoch by its number: (phase, sums of the counts of all ranks, time of the cut).
+
+Phase and time are those that rank 0 recorded.
+"""
 
 
 def begin(
@@ -83,11 +88,10 @@ def begin(
     run: int = 1,
     phase: int = 0,
 ) -> Remaining:
-    """Makes the first run of a job that is on record, for ``size`` ranks, with ``tasks`` dealt out to them; durable on
-    return. Its number ``run`` is higher where runs before it left no record.
+    """Write the base of the first run of a stored job, with ``tasks`` dealt out to ``size`` ranks; durable on return.
 
-    Raises ``Refused`` if there is a run already, or the directory is not to be trusted, and ``OSError``; then there is
-    still none.
+    ``run`` is greater than 1 if earlier runs left no records. Raise ``Refused`` if a run is recorded already or the
+    directory is not trusted, and ``OSError``. After an error the new run is not recorded.
     """
     job = os.fsencode(job_dir)
     check_directory(job)
@@ -99,16 +103,16 @@ def begin(
 
 
 def has_begun(job_dir: Path) -> bool:
-    """Is there a run on record? Without one the job begins with its roots."""
+    """Return True if a run is recorded. Without one the job has to start from its beginning."""
     return os.path.lexists(os.path.join(os.fsencode(job_dir), CURRENT))
 
 
 def load(job_dir: Path, *, open_spool: SpoolFactory) -> tuple[Remaining, Iterator[Task]]:
-    """How far the job has come, and the tasks that remain, by their ids.
+    """Return the progress of a job, and an iterator over the remaining tasks, sorted by id.
 
-    The facts are read at once, but nothing is held of them; the tasks are found when the first is asked for, partly in
-    spools. Raises ``Refused``, then or later, for anything missing, not to be trusted or damaged, and ``OSError`` from
-    spools.
+    The progress is read immediately. The tasks are determined when the first one is requested, partly in spool files.
+    Raise ``Refused``, immediately or later, if a file is missing, not trusted or damaged, and ``OSError`` from spool
+    files.
     """
     job = os.fsencode(job_dir)
     remaining = _how_far(job)
@@ -124,13 +128,18 @@ def compact(
     open_spool: SpoolFactory,
     least_counts: Mapping[int, int] = MappingProxyType({}),
 ) -> Remaining:
-    """Writes what remains as the base of a new run with ``size`` ranks, makes that the current one, removes the others.
+    """Write the remaining tasks as the base of a new run, make it the current run, and remove the other runs.
 
-    ``mending`` may put other tasks in the place of those that remain, and take back what was counted under some labels.
-    ``address`` is asked for each task, and may give it another owner, or leave it out (None). ``least_counts`` are
-    numbers below which counters do not remain, by their places: what the records lack of them. Returns what ``load``
-    would tell from now on: the new run, at epoch 0. Raises as ``load`` does, and ``OSError``; then the old run is still
-    whole, and current unless the very last fsync failed.
+    Args:
+        size: number of ranks of the new run.
+        address: called with each task; returns it, possibly with another owner, or None to leave it out.
+        mending: replaces tasks, and names labels whose counts are subtracted.
+        open_spool: opens a temporary file for sorting.
+        least_counts: minimum value of counters by their index, for counts that the records lack.
+
+    Return the progress of the job in the new run, at epoch 0. Raise ``Refused`` if a file is missing, not trusted or
+    damaged, and ``OSError``. After an error the old run is complete and still current, unless the very last fsync
+    failed.
     """
     job = os.fsencode(job_dir)
     old = _how_far(job)
@@ -150,12 +159,13 @@ def compact(
         runs = names(descriptor)
     for name in runs:
         if re.fullmatch(RUN, name) and name != run_name(new.run):
-            with suppress(OSError):  # the job is safe; what is left goes with the next one
+            with suppress(OSError):  # the new run is durable; the next resume removes the rest
                 remove_run(os.path.join(job, name))
     return new
 
 
 def _raised(counts: tuple[int, ...], least_counts: Mapping[int, int]) -> tuple[int, ...]:
+    """Return ``counts`` with each counter raised to its minimum in ``least_counts``."""
     raised = list(counts)
     for counter, number in least_counts.items():
         raised += [0] * (counter + 1 - len(raised))
@@ -164,16 +174,17 @@ def _raised(counts: tuple[int, ...], least_counts: Mapping[int, int]) -> tuple[i
 
 
 def _less(counts: tuple[int, ...], shares: Iterator[Share]) -> tuple[int, ...]:
-    left = list(counts)
+    """Return ``counts`` minus the counts in ``shares``."""
+    reduced = list(counts)
     for _, share in shares:
         for counter, number in share:
-            left += [0] * (counter + 1 - len(left))
-            left[counter] -= number
-    return tuple(left)
+            reduced += [0] * (counter + 1 - len(reduced))
+            reduced[counter] -= number
+    return tuple(reduced)
 
 
 def _shares(job: bytes, old: Remaining) -> Iterator[Share]:
-    """Of all that counts, as it was recorded: there may be several with one label."""
+    """Yield the shares of all counts as they were recorded; a label may occur several times."""
     yield from read_shares(job, old.run)
     for rank in range(old.size):
         for _, shares, _ in _facts(job, old, rank):
@@ -183,8 +194,9 @@ def _shares(job: bytes, old: Remaining) -> Iterator[Share]:
 def _write_run(
     job: bytes, new: Remaining, tasks: Iterable[Task], open_spool: SpoolFactory, shares: Iterable[Share] = ()
 ) -> None:
+    """Write the bases of all ranks of the run ``new`` durably, then make it the current run. Raise ``OSError``."""
     path = os.path.join(job, run_name(new.run))
-    remove_run(path)  # what a crash has left of an earlier attempt
+    remove_run(path)  # remains of an attempt that a crash interrupted
     try:
         create_run(path)
         with closing(dealt(tasks, new.size, open_spool)) as ranks:
@@ -194,7 +206,7 @@ def _write_run(
         sync_directory_at(path)
         sync_directory_at(job)
     except BaseException:
-        with suppress(OSError):  # there may be no room; the first error counts
+        with suppress(OSError):  # the first error is the one to report
             remove_run(path)
         raise
     frame = io.BytesIO()
@@ -204,20 +216,20 @@ def _write_run(
 
 
 def read_current(job: bytes) -> tuple[int, int]:
-    """The current run and its number of ranks."""
+    """Return the number of the current run and its number of ranks. Raise ``Refused``."""
     path = os.path.join(job, CURRENT)
     numbers = read_first(path, next(frames(path), Frame(0, b"")), FORMAT)
     if len(numbers) != 2 or not is_counts(numbers) or min(numbers) < 1:
-        raise damaged(path, 0, "no run and number of ranks")
+        raise damaged(path, 0, "not the number of a run and its number of ranks")
     return numbers[0], numbers[1]
 
 
 def counts_on_record(job: bytes) -> tuple[int, ...] | None:
-    """The sums over all tasks that are on record as done; None where nothing is, or nothing can be read.
+    """Return the sums of the counts of all tasks recorded as done; None if no run is recorded or nothing can be read.
 
-    For people, while others may work on the job: read are the heads of the records only, and no digest is looked at. A
-    record that is just being written, or a run that has just been replaced by the next one, leaves the answer a little
-    older, or away.
+    The sums are for display, possibly while ranks are working on the job. Only the heads of the records are read, and
+    no digest is verified. If a record is just being written, or the run just being replaced, the result is slightly out
+    of date or None.
     """
     try:
         return _how_far(job, heads).counts if has_begun(job) else None
@@ -226,15 +238,15 @@ def counts_on_record(job: bytes) -> tuple[int, ...] | None:
 
 
 def last_cut_began(job: bytes) -> int:
-    """Return when the last durable cut of the current run began, by the destination's clock; 0 if there is none.
+    """Return the time at which the last durable cut of the current run began, or 0 if there is none.
 
-    Raises ``Refused`` and ``OSError``.
+    The time is in nanoseconds since 1970, by the clock of the destination. Raise ``Refused`` and ``OSError``.
     """
     return _how_far(job, heads).began if has_begun(job) else 0
 
 
 def _how_far(job: bytes, read: Callable[[bytes], Iterator[Frame]] = frames) -> Remaining:
-    """What the heads of the records tell."""
+    """Return the progress of the job from the heads of the records; ``read`` yields the frames of a file."""
     check_directory(job)
     run, size = read_current(job)
     check_directory(os.path.join(job, run_name(run)))
@@ -246,14 +258,16 @@ def _how_far(job: bytes, read: Callable[[bytes], Iterator[Frame]] = frames) -> R
     last = min(_last_epoch(job, header, epochs, read) for header in headers)
     phase, counts, began = headers[0].phase, headers[0].counts, 0
     for number in range(1, last + 1):
-        then, counted, began = epochs[number]
-        phase = phase if then < 0 else then
+        epoch_phase, counted, began = epochs[number]
+        phase = phase if epoch_phase < 0 else epoch_phase
         counts = added(counts, counted)
     return Remaining(run, size, phase, last, counts, began)
 
 
 def _last_epoch(job: bytes, base: Header, epochs: _Epochs, read: Callable[[bytes], Iterator[Frame]]) -> int:
-    """Reads a rank's segment, adds its epochs to ``epochs``, and returns the last complete one; 0 if there is none."""
+    """Read the records of a rank, add its epochs to ``epochs``, and return the last complete one; 0 if there is
+    none.
+    """
     path = os.path.join(job, run_name(base.run), facts_name(base.rank))
     if not os.path.lexists(path):
         return 0
@@ -274,12 +288,13 @@ def _last_epoch(job: bytes, base: Header, epochs: _Epochs, read: Callable[[bytes
     return complete
 
 
-def _remaining_tasks(job: bytes, far: Remaining, open_spool: SpoolFactory) -> Generator[Task, None, None]:
-    with closing(Join(open_spool, where=shown(os.path.join(job, run_name(far.run))))) as join:
-        for rank in range(far.size):
-            for task in read_base(job, far.run, rank):
+def _remaining_tasks(job: bytes, progress: Remaining, open_spool: SpoolFactory) -> Generator[Task, None, None]:
+    """Yield the tasks that remain, sorted by id."""
+    with closing(Join(open_spool, where=shown(os.path.join(job, run_name(progress.run))))) as join:
+        for rank in range(progress.size):
+            for task in read_base(job, progress.run, rank):
                 join.spawned(task)
-            for done, _, spawned in _facts(job, far, rank):
+            for done, _, spawned in _facts(job, progress, rank):
                 for task in spawned:
                     join.spawned(task)
                 for at in range(0, len(done), ID_BYTES):
@@ -287,17 +302,20 @@ def _remaining_tasks(job: bytes, far: Remaining, open_spool: SpoolFactory) -> Ge
         yield from join.remaining()
 
 
-def _facts(job: bytes, far: Remaining, rank: int) -> Iterator[tuple[bytes, tuple[Share, ...], Iterator[Task]]]:
-    """A rank's records that count: the ids of tasks done, packed, shares, and the tasks spawned, read one by one."""
-    path = os.path.join(job, run_name(far.run), facts_name(rank))
-    for frame in frames(path) if far.epoch else ():
+def _facts(job: bytes, progress: Remaining, rank: int) -> Iterator[tuple[bytes, tuple[Share, ...], Iterator[Task]]]:
+    """Yield the complete records of a rank: the packed ids of done tasks, the shares, and the spawned tasks, read one
+    by one.
+    """
+    path = os.path.join(job, run_name(progress.run), facts_name(rank))
+    for frame in frames(path) if progress.epoch else ():
         with as_damage(path, frame.offset):
             head, done, shares, spawned = read_facts(frame.payload)
-        if head.epoch > far.epoch:
+        if head.epoch > progress.epoch:
             return
         yield done, shares, _undamaged(path, frame.offset, spawned)
 
 
 def _undamaged(path: bytes, offset: int, tasks: Iterator[Task]) -> Iterator[Task]:
+    """Yield ``tasks``; convert a ``ValueError`` into the error for a damaged frame."""
     with as_damage(path, offset):
         yield from tasks

@@ -1,1 +1,1 @@
-"""The engine: runs tasks on many ranks. It knows nothing of files."""
+"""The task engine: runs tasks on many ranks. It does not depend on files or file systems."""

@@ -1,7 +1,7 @@
-"""Tasks that wait outside memory: those of later phases, and what a full queue can't hold.
+"""Queues of tasks outside memory: tasks of later phases, and tasks for which a rank's queue has no room.
 
-They are kept as frames of pickled primitives in a *spool*, a binary file that grows at its end and is read from its
-start. Only the frame being filled and the frame being read are Python objects, however many tasks wait.
+Tasks are stored as frames of pickled primitives in a *spool*: a binary file that is written at its end and read from
+its start. Only the frame being filled and the frame being read are Python objects, however many tasks are queued.
 """
 
 from __future__ import annotations
@@ -15,50 +15,59 @@ from pcopy.engine.messages import dump_primitives, load_primitives
 from pcopy.engine.task import Task
 
 FRAME_TASKS = 128
-"""Tasks in one frame of a backlog at most."""
+"""Maximum number of tasks in one frame of a backlog."""
 FRAME_BYTES = 1 << 20
-"""Bytes after which a frame is full: so much of a backlog is in memory, once for writing and once for reading."""
+"""Bytes of tasks after which a frame is full. A backlog holds at most one such frame for writing and one for reading in
+memory.
+"""
 
 SpoolFactory = Callable[[], BinaryIO]
-"""Opens an empty binary file for reading and writing, which vanishes when it is closed."""
+"""Function that opens an empty binary file for reading and writing. The file is deleted when it is closed."""
 
 
 class Backlog(ABC):
-    """Tasks outside memory, first in, first out: ``count`` of them, of ``footprint`` bytes together.
+    """First-in, first-out queue of tasks outside memory; tasks are removed a frame at a time.
 
-    They are handed on in frames. An error leaves every task in the backlog.
+    After an error all tasks are still in the backlog.
     """
 
     def __init__(self) -> None:
         self._filling: list[Task] = []
         self._filling_bytes = 0
         self.count = 0
+        """Number of tasks."""
         self.footprint = 0
+        """Bytes of memory that all tasks would take."""
 
     @abstractmethod
     def _put(self, frame: bytes) -> None:
-        """Keeps a packed frame; may raise ``OSError``."""
+        """Store a packed frame. May raise ``OSError``."""
 
     @abstractmethod
     def _take(self) -> bytes | None:
-        """The oldest of those, which is given up; None if there is none. May raise ``OSError``."""
+        """Remove and return the oldest stored frame; return None if there is none. May raise ``OSError``."""
 
     def keep(self, task: Task) -> None:
-        """As ``append``, in memory."""
+        """Add ``task`` in memory, to the frame being filled, without writing it."""
         self._filling.append(task)
         self._filling_bytes += task.footprint
         self.count += 1
         self.footprint += task.footprint
 
     def append(self, task: Task) -> None:
-        """May raise ``OSError``; the task is in the backlog nevertheless."""
+        """Add ``task``, and store the frame being filled once it is full.
+
+        May raise ``OSError``; the task has been added to the backlog then, too.
+        """
         self.keep(task)
         if len(self._filling) >= FRAME_TASKS or self._filling_bytes >= FRAME_BYTES:
             self._put(dump_primitives([tuple(task) for task in self._filling]))
             self._filling, self._filling_bytes = [], 0
 
     def take_frame(self) -> list[Task]:
-        """The oldest frame's tasks, which leave the backlog; nothing if it is empty. May raise ``OSError``."""
+        """Remove and return the tasks of the oldest frame; return an empty list if the backlog is empty. May raise
+        ``OSError``.
+        """
         frame = self._take()
         if frame is None:
             tasks = self._filling
@@ -70,17 +79,18 @@ class Backlog(ABC):
         return tasks
 
     def drained(self) -> Iterator[Task]:
-        """All tasks, which leave the backlog; may raise ``OSError``."""
+        """Remove and yield all tasks. May raise ``OSError``."""
         while tasks := self.take_frame():
             yield from tasks
 
     def close(self) -> None:
+        """Drop all tasks and release the storage."""
         self._filling = []
         self._filling_bytes = self.count = self.footprint = 0
 
 
 class SpoolBacklog(Backlog):
-    """Its frames are in a spool."""
+    """Backlog that stores its frames in a spool file."""
 
     def __init__(self, open_spool: SpoolFactory = io.BytesIO) -> None:
         super().__init__()
@@ -90,6 +100,7 @@ class SpoolBacklog(Backlog):
         self._write_at = 0
 
     def _put(self, frame: bytes) -> None:
+        """Append ``frame`` to the spool, preceded by its length (8 bytes, big-endian). May raise ``OSError``."""
         if self._spool is None:
             self._spool = self._open_spool()
         self._spool.seek(self._write_at)
@@ -97,6 +108,7 @@ class SpoolBacklog(Backlog):
         self._write_at += 8 + len(frame)
 
     def _take(self) -> bytes | None:
+        """Read the oldest frame from the spool, and empty the spool after the last one. May raise ``OSError``."""
         if self._read_at == self._write_at:
             return None
         assert self._spool is not None
@@ -111,6 +123,7 @@ class SpoolBacklog(Backlog):
         return frame
 
     def close(self) -> None:
+        """Drop all tasks and close the spool, which deletes it."""
         super().close()
         if self._spool is not None:
             self._spool.close()

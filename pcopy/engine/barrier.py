@@ -1,7 +1,8 @@
-"""The barrier at the end of a job, upward: which children are ready, and what ranks say of themselves at last.
+"""Upward half of the barrier at the end of a job: which child ranks are ready, and the final reports of the ranks.
 
-A rank makes one value of its own words and of those from below it, and gives that to its parent: the root hears of all
-ranks by messages that are as small as whoever makes these values wants. The engine does not read them.
+Each rank combines its own final report with those of its subtree and sends the result to its parent. Rank 0 so receives
+the reports of all ranks. The function that combines the reports decides on the size of these messages. The engine does
+not interpret the reports.
 """
 
 from __future__ import annotations
@@ -11,27 +12,31 @@ from collections.abc import Callable, Iterable, Sequence
 from pcopy.engine.messages import Ready
 
 LastWords = Callable[[Sequence[bytes]], bytes]
-"""What a rank says when all its tasks are over, with what those below it have said."""
+"""Function that returns a rank's final report, combined with the given reports of its child ranks.
+
+It is called when all tasks of the rank's subtree are over.
+"""
 
 
 class Barrier:
-    """One rank's part."""
+    """One rank's part in the upward half of the barrier."""
 
     def __init__(self, children: Iterable[int]) -> None:
         self.awaited = set(children)
-        """Those whose Ready is missing."""
+        """Child ranks whose Ready message has not arrived."""
         self.last_words: LastWords = lambda below: b""
         self.words = b""
-        """What was said here; at the root, of all ranks."""
+        """The combined final report of this rank's subtree; on rank 0, of all ranks."""
         self._below: list[bytes] = []
 
     def heard(self, child: int, ready: Ready) -> None:
+        """Record the Ready message of ``child``."""
         self.awaited.discard(child)
         if ready.words:
             self._below.append(ready.words)
 
     def ready(self) -> Ready:
-        """The subtree is ready."""
+        """Combine the final reports and return the Ready message of this subtree."""
         self.words = self.last_words(self._below)
         self._below.clear()
         return Ready(self.words)

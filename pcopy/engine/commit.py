@@ -1,10 +1,11 @@
-"""When facts are cut; and the end of a phase, or of the job, which waits until they are on storage.
+"""Control of cuts: when facts are cut, and when a phase or the job must wait until its facts are on stable storage.
 
-- After the first cut of a job, in whatever run, a phase begins only when all ranks are durable at an epoch that ended
-  after the phase before did: a resumed job must not repeat its tasks once the next phase has changed what they find.
-- A job that ends with something left to do takes a last cut, even if it is the first one. A job that was told to stop
-  waits for it only for a while, and not at all if a rank's data did not get to storage.
-- Once a job is not kept any more, a phase waits only until the job's directory has gone.
+- After the first cut of a job, in this or an earlier run, a phase begins only when all ranks are durable at an epoch
+  that ended after the previous phase did. Otherwise a resumed job could repeat tasks of the previous phase after the
+  next phase has changed the files that they work on.
+- A job that ends with work remaining makes a last cut, even if it is the first one. A job that is being stopped waits
+  for that cut only for a limited time, and not at all if the data of a rank could not be brought to storage.
+- Once the records of a job are abandoned, a phase waits only until the job's directory has been removed.
 """
 
 from __future__ import annotations
@@ -16,36 +17,43 @@ from pcopy.engine.limits import Limits
 from pcopy.engine.messages import LAST_EPOCH, Answer
 
 COMMIT_POLL = 0.02
-"""Seconds between two looks whether all ranks are durable."""
+"""Seconds between two queries whether all ranks are durable."""
 
 AHEAD = 2
-"""Epochs that may be under way to storage before the root raises another one."""
+"""Number of epochs not yet on storage up to which rank 0 begins a new epoch at its regular time."""
 
 
 class Commit:
-    """One rank's part; all but the first question is the root's alone."""
+    """One rank's part in cutting facts. Only rank 0 cuts at regular times, and waits at the end of a phase.
+
+    ``start`` begins to measure the time until the first cut.
+    """
 
     def __init__(self, epochs: Epochs, limits: Limits) -> None:
         self._epochs = epochs
         self._longest = limits.cut_interval
-        self._interval = min(limits.first_cut, self._longest)  # until the next cut
+        self._interval = min(limits.first_cut, self._longest)  # seconds until the next cut
         self._patience = limits.last_cut
         self._next_cut = 0.0
         self._target = 0
         self._deadline = inf
         self.is_complete = True
-        """At the root: False if the job ends although not all that it has done is durable."""
+        """On rank 0: False if the job ends although not everything that it has done is durable."""
 
     def start(self, now: float) -> None:
         self._next_cut = now + self._interval
 
     @property
     def waits_for_storage(self) -> bool:
-        """Are there more facts than may be outside it?"""
+        """True if so many facts are not yet on storage that no task may be begun."""
         return self._epochs.journal is not None and self._epochs.journal.is_full
 
     def is_due(self, rank: int, report: Answer | None, now: float) -> bool:
-        """Is it time for the next epoch? Any rank may find that it knows too much; the root also looks at the time."""
+        """Return True if this rank must begin a new epoch now.
+
+        Every rank does so when its journal has gathered too many facts. Rank 0 also does so at regular times.
+        ``report`` is the latest answer with the sums over all ranks.
+        """
         journal = self._epochs.journal
         if journal is None or self._epochs.given_up:
             return False
@@ -58,7 +66,17 @@ class Commit:
         return self._epochs.number - (report.durable if report else 0) <= AHEAD
 
     def is_done(self, report: Answer, now: float, *, needed: bool, halted: bool, phase: int) -> bool:
-        """At the end of a phase: may the next one begin? ``needed``: even if there has not been a cut yet."""
+        """At the end of a phase: return True if the next phase, or the end of the job, may begin.
+
+        Args:
+            report: answer with the sums over all ranks after the end of the phase.
+            now: time in seconds.
+            needed: True if a cut is required even if there has been none yet.
+            halted: True if the job is being stopped.
+            phase: the phase that has ended.
+
+        The first call for a phase makes the cut that later calls wait for.
+        """
         if self._epochs.journal is None or not (self._epochs.begun or needed):
             return True
         if halted and report.durable == LOST:
@@ -67,7 +85,7 @@ class Commit:
         if not self._target:
             self._target = self._epochs.number
             self._epochs.enter(self._target + 1, phase)
-        if halted:  # from then on, however long a phase has waited for storage before
+        if halted:  # from the stop on, however long the phase has waited for storage before
             self._deadline = min(self._deadline, now + self._patience)
         durable, target = report.durable, self._target
         if self._epochs.given_up:

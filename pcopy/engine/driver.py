@@ -1,7 +1,8 @@
-"""Runs one rank: polls the transport, feeds the node, runs slices of tasks, sends what the node wants to say.
+"""Driver of one rank: polls the transport, passes messages to the node, runs slices of tasks, and sends messages.
 
-A task yields between slices, so that long work never delays a message by much more than ``SLICE`` seconds. One that
-waits for a ticket is suspended, and others go on meanwhile. A rank that has nothing to run sleeps in the transport.
+A task yields between slices, so that long work does not delay messages by much more than a few milliseconds. A task
+that waits for a ticket is suspended, and other tasks run meanwhile. A rank without tasks to run sleeps in the
+transport.
 """
 
 from __future__ import annotations
@@ -33,41 +34,46 @@ from pcopy.errors import (
 from pcopy.named import NamedTuple
 
 SLICE = 0.005
-"""Seconds that tasks run between two polls of the transport."""
+"""Seconds for which tasks run between two polls of the transport."""
 
 LONGEST_SLEEP = 0.2
-"""Seconds; a signal that arrives while a rank sleeps is acted upon after that time at the latest."""
+"""Maximum sleep in seconds. A signal that arrives while a rank sleeps is handled after that time at the latest."""
 
 ABORT_GRACE = 3.0
-"""Seconds that a failing rank gives the root to tell of it, before it does so itself."""
+"""Seconds for which a failing rank tries to pass the reason to rank 0 before it prints it itself."""
 
 LOSS_GRACE = 1.0
-"""Seconds that a rank which has lost another one waits for the root's abort before it aborts the job itself."""
+"""Seconds for which a rank that has lost another one waits for an abort from rank 0 before it aborts the job itself."""
 
 CLOSING_PATIENCE = 2.0
-"""Seconds that a rank of a job that has failed waits for tickets; then it ends, whatever is under way."""
+"""Seconds for which a rank of a failed job waits for tickets before it ends with operations still in progress."""
 
 _PAUSE = 0.01
-"""Seconds between two looks at a ticket where the transport fails."""
+"""Seconds between two checks of a ticket if the transport fails."""
 
 _IDLE_TALK = (Request, Reply, Query, Answer, Token)
-"""What ranks tell each other as long as nothing happens; a reply with tasks makes the rank busy by itself."""
+"""Messages that idle ranks exchange. They do not count as activity; a reply with tasks causes activity by its tasks."""
 
 ENDING_PATIENCE = 2.0
-"""Seconds that a task whose ticket is done may take to its end in a job that is to stop."""
+"""Seconds for which a task whose ticket is done may run to its end in a job that is being stopped."""
 
 _Ready = tuple[Task, Slices, float]
-"""A task that can run, and the time until which it goes on although the job is to stop: its ticket is done."""
+"""A task that can run, and the time in seconds until which it continues in a job that is being stopped.
+
+The time is that of ``ENDING_PATIENCE`` if the task has waited for a ticket, otherwise 0.
+"""
 
 
 class _Suspended(NamedTuple):
+    """A task that waits for a ticket."""
+
     task: Task
     slices: Slices
     ticket: Ticket
 
 
 class Driver:
-    """Couples one node with its transport, its tasks and the clock."""
+    """Connects one node with its transport, its tasks and the clock."""
 
     def __init__(
         self,
@@ -83,9 +89,17 @@ class Driver:
         clock: Callable[[], float] = time.monotonic,
         wake: Wake | None = None,
     ) -> None:
-        """``hindered`` is the status of a job that ends because the system refuses a rank what it needs.
+        """Create the driver of one rank.
 
-        ``wake`` is needed where tasks wait for tickets.
+        Args:
+            run_task: starts a task and returns its generator.
+            host: name of this host, for error messages.
+            program: name of the program, for error messages.
+            hindered: exit status of a job that ends because the system refuses a rank a resource.
+            on_report: called on rank 0 with the phase and each new answer with the sums over all ranks.
+            stop_reason: returns the reason to stop the job, or None.
+            clock: returns the time in seconds.
+            wake: descriptor that wakes this rank when a ticket is done; required if tasks wait for tickets.
         """
         self._node = node
         self._transport = transport
@@ -98,28 +112,30 @@ class Driver:
         self._clock = clock
         self._reported = 0
         self._lively = clock()
-        """When this rank had something to do, or heard of it, for the last time."""
+        """Last time at which this rank had work, or received a message other than those of idle ranks."""
         self._loss: PeerLost | None = None
         self._loss_told = 0.0
         self._root_lost = False
         self._wake = wake
-        self._ready: deque[_Ready] = deque()  # in turn; the first one is the one that runs
+        self._ready: deque[_Ready] = deque()  # the first task is the one that runs; after a slice it moves to the end
         self._suspended: list[_Suspended] = []
         self._is_ending = False
         self.idle = 0.0
-        """Seconds that this rank has slept because there was nothing for it to do."""
+        """Seconds for which this rank has slept because it had no work."""
 
     def run(self) -> int:
-        """The job, from its start to the barrier; returns the status that all ranks agreed on.
+        """Run the job from its start to the final barrier; return the exit status that all ranks agreed on.
 
-        Raises ``JobAborted`` if any rank failed: with the traceback where it is to be printed, else with no text.
+        Raise ``JobAborted`` if a rank failed. Its text is the traceback on the rank that has to print it, else it is
+        empty.
         """
         try:
             return self._run()
         finally:
-            self._close_suspended()  # when all that can be told has been told, since it may wait
+            self._close_suspended()  # last, after all messages and errors have been sent, because it may block
 
     def _run(self) -> int:
+        """Run the job as ``run`` does, but leave suspended tasks open."""
         node = self._node
         try:
             if node.rank == 0:
@@ -147,7 +163,9 @@ class Driver:
         return node.status
 
     def _step_despite_loss(self) -> None:
-        """One step. A rank that misses another leaves it to the root to say so, which may know how that one died."""
+        """Run one step. If another rank is lost, first leave the report to rank 0, which may know how that rank
+        died.
+        """
         try:
             self._step()
         except PeerLost as error:
@@ -159,24 +177,28 @@ class Driver:
             raise self._loss
 
     def _step(self) -> None:
+        """Receive messages, handle a request to stop, send messages, and run tasks for one slice."""
         node = self._node
         self._flush()
         self._receive(0.0 if self._busy() else min(max(0.0, node.wake_at() - self._clock()), LONGEST_SLEEP))
         now = self._clock()
-        self._halt_if_wished(now)  # also when the job is to stop already: that shows that this rank gets on
+        # Called even if the job is stopping already: the call also shows that this rank makes progress.
+        self._halt_if_wished(now)
         if node.halted is not None:
             self._end_early(now)
         if self._suspended:
             self._resume()
         node.tick(now)
         self._tell(node)
-        self._flush()  # an answer doesn't wait for the slice
+        self._flush()  # so that an answer does not wait for the end of the slice
         self._work(now + SLICE)
 
     def _busy(self) -> bool:
+        """Return True if there are messages to send or tasks to run."""
         return bool(self._node.outbox) or bool(self._ready) or self._node.may_take
 
     def _receive(self, timeout: float) -> None:
+        """Poll the transport for up to ``timeout`` seconds and pass the messages to the node."""
         node = self._node
         before = node.state
         now = self._clock()
@@ -187,7 +209,7 @@ class Driver:
         if is_idle:
             self.idle += self._clock() - now
         if self._wake is not None:
-            self._wake.clear()  # before the tickets are looked at, so that none that is done later is missed
+            self._wake.clear()  # before the tickets are checked, so that none that becomes done later is missed
         for source, message in arrived:
             now = self._clock()
             if not isinstance(message, _IDLE_TALK):
@@ -196,16 +218,18 @@ class Driver:
         if node.state is State.BARRIER and before is not State.BARRIER:
             for rank in range(node.size):
                 if rank not in (node.parent, node.rank):
-                    self._transport.forgive(rank)  # whoever has been told to close may be gone before we are told
+                    # A rank that has received Close may disconnect before this rank receives its own.
+                    self._transport.forgive(rank)
 
     def _tell(self, node: Node) -> None:
+        """Call ``on_report`` if there is a new answer with the sums over all ranks."""
         report = node.progress.report
         if self._on_report and report and report.sequence != self._reported:
             self._reported = report.sequence
             self._on_report(node.phase, report)
 
     def _work(self, deadline: float) -> None:
-        """Runs tasks and slices of them until the deadline, or until there is something to send."""
+        """Run tasks until the deadline, or until there is a message to send."""
         node, clock, ready = self._node, self._clock, self._ready
         while not node.outbox:
             if self._suspended:
@@ -231,7 +255,8 @@ class Driver:
                 continue
             ready.popleft()
             now = clock()
-            is_wished = self._halt_if_wished(now)  # ahead of the end of the task, with which the last phase may end
+            # The halt precedes the end of the task: with its end the last phase of the job may end.
+            is_wished = self._halt_if_wished(now)
             node.finished(task, outcome, now)
             if now >= deadline or is_wished:
                 return
@@ -244,17 +269,18 @@ class Driver:
         return reason is not None
 
     def _suspend(self, ticket: Ticket) -> None:
+        """Suspend the running task until ``ticket`` is done. Raise ``InvariantBroken`` if it is a note."""
         node = self._node
         task, slices, _ = self._ready.popleft()
         self._suspended.append(_Suspended(task, slices, ticket))
         if not node.queue.is_work(task):
-            raise InvariantBroken(f"a note waits on rank {node.rank}: {task}")
+            raise InvariantBroken(f"rank {node.rank}: a note must not wait for a ticket: {task}")
         node.under_way.suspend(task)
         if self._is_ending:
             ticket.cancel()
 
     def _resume(self) -> None:
-        """Each task whose ticket is done can run again, behind those that can run already."""
+        """Resume each suspended task whose ticket is done; it runs after the tasks that can run already."""
         until = self._clock() + ENDING_PATIENCE
         for each in [each for each in self._suspended if each.ticket.is_done]:
             self._suspended.remove(each)
@@ -262,7 +288,11 @@ class Driver:
             self._node.under_way.resume(each.task)
 
     def _end_early(self, now: float) -> None:
-        """The job is told to stop. Work between two slices is dropped; what waits for a ticket ends by itself."""
+        """Stop this rank's tasks, because the job is being stopped.
+
+        Work is dropped between two slices. Tasks that wait for a ticket end by themselves once their tickets are
+        cancelled.
+        """
         if not self._is_ending:
             self._is_ending = True
             self._cancel()
@@ -274,14 +304,15 @@ class Driver:
                 self._node.drop(task, now)
 
     def _cancel(self) -> None:
+        """Cancel the tickets of all suspended tasks."""
         for each in self._suspended:
             each.ticket.cancel()
 
     def _close_suspended(self) -> None:
-        """Closes each task that was suspended once its ticket, which has been cancelled, is done.
+        """Close each suspended task once its ticket, which has been cancelled, is done.
 
-        A call may hang for as long as its file server does. A task that still waits for one is left as it is: nothing
-        that it refers to is closed or freed.
+        A system call may block for as long as its file server does. After a limited time the remaining tasks are
+        therefore left open: nothing that they refer to is closed or freed.
         """
         until = self._clock() + CLOSING_PATIENCE
         while self._suspended:
@@ -295,7 +326,7 @@ class Driver:
                 self._await_ticket()
 
     def _await_ticket(self) -> None:
-        """For the end in disorder: what arrives is nobody's any more."""
+        """Sleep until a ticket may be done. The job is being aborted, so messages that arrive are dropped."""
         try:
             self._transport.poll(LONGEST_SLEEP, 0.0, self._wake)
         except PeerLost as error:
@@ -306,12 +337,17 @@ class Driver:
             self._wake.clear()
 
     def _flush(self) -> None:
+        """Pass all queued messages to the transport."""
         outbox = self._node.outbox
         while outbox:
             self._transport.send(*outbox.popleft())
 
     def _end_in_disorder(self, abort: Abort) -> str:
-        """Passes the news on and returns what this rank is to print of it: the root all, others only without root."""
+        """Forward the abort to other ranks; return the text that this rank must print.
+
+        Rank 0 prints every abort. Another rank prints only its own failure, and only if rank 0 has neither received it
+        nor closed its connection within ``ABORT_GRACE`` seconds. Otherwise the text is empty.
+        """
         end = self._clock() + ABORT_GRACE
         root = self._node.rank == 0
         while self._clock() < end and not self._root_lost:
@@ -321,8 +357,8 @@ class Driver:
                     break
                 self._transport.poll(0.05)
             except PeerLost as error:
-                self._root_lost = error.rank == 0  # it has told of it, or can't any more
+                self._root_lost = error.rank == 0  # rank 0 has printed the reason, or can't any more
                 self._transport.forgive(error.rank)
-            except OSError:  # which has ended the job, it may be
+            except OSError:  # possibly the error that has aborted the job
                 break
         return abort.text if root or (abort.rank == self._node.rank and not self._root_lost) else ""

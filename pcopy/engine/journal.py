@@ -1,12 +1,15 @@
-"""What the engine tells a journal, and the epochs that make its records one consistent cut.
+"""Interface to the journal that records the engine's facts, and the epochs that make the records of all ranks
+consistent.
 
-There are two facts: a task was spawned; a task is done. The rank that learns a fact tells it, in its epoch. A rank that
-has raised its epoch tells each other rank so before it sends anything else there; who hears of a higher epoch cuts
-before it takes the message behind that marker. Why the facts of all epochs up to one fit together:
-docs/design/engine.md.
+There are two kinds of facts: "task spawned" and "task done". The rank on which a fact occurs records it in its current
+epoch. A rank that has entered a higher epoch sends a marker, with the number of that epoch, to each other rank before
+any other message to that rank. A rank that receives a marker of a higher epoch cuts: it ends its own epoch before it
+processes the message that follows the marker. docs/design/engine.md explains why the facts of all epochs up to a given
+one are then consistent.
 
-If a rank can't record any more, no later cut is complete. But the phases go on, so the records would soon be of a time
-before them. So that rank enters the last epoch, and the marker of that makes all others give up, too.
+If a rank cannot record facts any longer, no later cut is complete. The phases continue, so the existing records would
+soon describe a state that later phases have changed. That rank therefore enters ``LAST_EPOCH``; its marker makes all
+other ranks abandon their records, too.
 """
 
 from __future__ import annotations
@@ -19,69 +22,83 @@ from pcopy.engine.messages import LAST_EPOCH, Epoch, Message
 from pcopy.engine.task import Share, Task, TaskId
 
 FIRST = 1
-"""The epoch in which a run begins."""
+"""Number of the epoch in which a run begins."""
 
 LOST = -1
-"""The durable epoch of a rank whose data did not get to storage, or that can't record them: no later one will be."""
+"""Value of a rank's durable epoch if no later epoch can become durable.
+
+The data that the rank wrote could not be brought to stable storage, or its facts cannot be recorded.
+"""
 
 
 class Journal(Protocol):
-    """Keeps one rank's facts."""
+    """Recorder of one rank's facts."""
 
     durable: int
-    """The last epoch all of whose facts are on stable storage; 0 before the first."""
+    """Last epoch whose facts are all on stable storage; 0 before the first one."""
 
     @property
     def is_lost(self) -> bool:
-        """Could data not be brought to storage? Then no later epoch will be durable."""
+        """True if written data could not be brought to stable storage. No later epoch will be durable then."""
 
     @property
     def has_failed(self) -> bool:
-        """Can nothing be recorded any more, though no data are lost? Then all ranks are to give up."""
+        """True if facts cannot be recorded any longer although no data were lost. All ranks must abandon their records
+        then.
+        """
 
     @property
     def wants_cut(self) -> bool:
-        """Are there so many facts that they should be cut now?"""
+        """True if so many facts have been gathered that they should be cut now."""
 
     @property
     def is_full(self) -> bool:
-        """Are there so many that no task should be begun before some are on storage?"""
+        """True if so many facts are not yet on storage that no further task should be begun."""
 
     def base(self, phase: int, tasks: Sequence[Task]) -> None:
-        """At the root: what a new job begins with."""
+        """On rank 0: record the tasks with which a new job begins."""
 
     def spawned(self, task: Task) -> None:
-        """A task was described."""
+        """Record that ``task`` was spawned."""
 
     def done(self, task: Task, counts: Sequence[int], settled: Sequence[TaskId], shares: Sequence[Share] = ()) -> None:
-        """A task is done and has counted; so are the ``settled``, held until then. What it spawned was told before.
+        """Record that ``task`` is done, with its counts.
 
-        ``shares`` are parts of what it has counted, by their labels.
+        Args:
+            settled: ids of tasks with deferred completion (see ``Outcome``) that are done at the same moment.
+            shares: parts of ``counts``, by label.
+
+        The tasks that ``task`` spawned have been recorded before.
         """
 
     def cut(self, epoch: int, phase: int) -> None:
-        """All facts since the last cut are of ``epoch``; ``phase`` is the one that this rank is in."""
+        """End ``epoch``: its record consists of all facts since the last cut. ``phase`` is the current phase of this
+        rank.
+        """
 
     def give_up(self) -> None:
-        """Nothing is kept any more. ``durable`` is ``LAST_EPOCH`` once nothing is on record that could be resumed."""
+        """Stop recording. The durable epoch becomes ``LAST_EPOCH`` once no records remain from which the job could be
+        resumed.
+        """
 
 
 class Epochs:
-    """One rank's epoch. Without a journal it never changes."""
+    """The epoch of one rank. Without a journal it never changes."""
 
     def __init__(self, journal: Journal | None) -> None:
         self.journal = journal
         self.number = FIRST
         self.is_ending = False
-        """Is the job told to stop? Then no phase begins any more, and what is on record holds."""
+        """True if the job is being stopped. No further phase begins then, so the existing records remain valid."""
 
     @property
     def begun(self) -> bool:
+        """True if there has been a cut in this run."""
         return self.number > FIRST
 
     @property
     def durable(self) -> int:
-        """This rank's last durable epoch, or ``LOST``."""
+        """Last durable epoch of this rank; 0 without a journal, -1 if no later epoch can become durable."""
         if self.journal is None:
             return 0
         is_over = self.journal.has_failed and self.is_ending and not self.given_up
@@ -89,23 +106,26 @@ class Epochs:
 
     @property
     def given_up(self) -> bool:
-        """Is the job not kept any more, as far as this rank knows?"""
+        """True if this rank has abandoned the records of the job."""
         return self.number == LAST_EPOCH
 
     @property
     def has_failed(self) -> bool:
-        """Must the job not be kept any more, since this rank can't record what will be done?"""
+        """True if the records of the job must be abandoned because this rank cannot record further facts."""
         return self.journal is not None and self.journal.has_failed and not self.is_ending
 
     def done(
         self, task: Task, counts: Sequence[int] = (), settled: Sequence[TaskId] = (), shares: Sequence[Share] = ()
     ) -> None:
-        """Tells the journal, if there is one."""
+        """Record in the journal, if there is one, that ``task`` is done (see ``Journal``)."""
         if self.journal:
             self.journal.done(task, counts, settled, shares)
 
     def enter(self, number: int, phase: int) -> None:
-        """Cuts what is older than the epoch ``number``; each epoch is cut, be it empty. In the last one nothing is."""
+        """Advance this rank to epoch ``number``. The journal cuts each epoch before it, even one without facts.
+
+        With ``LAST_EPOCH`` the journal abandons the records instead. ``phase`` is the current phase of this rank.
+        """
         if self.given_up:
             return
         if self.journal and number == LAST_EPOCH:
@@ -116,21 +136,23 @@ class Epochs:
             self.number += 1
 
     def advance(self, phase: int) -> None:
-        """Enters the next epoch, or the last one if nothing can be recorded any more."""
+        """Enter the next epoch, or ``LAST_EPOCH`` if facts cannot be recorded any longer."""
         self.enter(LAST_EPOCH if self.has_failed else self.number + 1, phase)
 
 
 class Outbox(deque[tuple[int, Message]]):
-    """What one rank sends, each message with its destination."""
+    """Queue of the messages that one rank sends, as (destination, message)."""
 
     def __init__(self, epochs: Epochs) -> None:
         super().__init__()
         self._epochs = epochs
         self._told: dict[int, int] = {}
-        """The last epoch that each rank knows of."""
+        """Last epoch that was announced to each rank."""
 
     def send(self, destination: int, message: Message) -> None:
-        """Behind the marker of a new epoch, if ``destination`` does not know of it."""
+        """Queue ``message``, preceded by the marker of the current epoch if ``destination`` has not received that
+        marker yet.
+        """
         epoch = self._epochs.number
         if self._told.get(destination, FIRST) != epoch:
             self._told[destination] = epoch
@@ -138,5 +160,6 @@ class Outbox(deque[tuple[int, Message]]):
         self.append((destination, message))
 
     def send_all(self, messages: Iterable[tuple[int, Message]]) -> None:
+        """Queue each of ``messages`` as ``send`` does."""
         for destination, message in messages:
             self.send(destination, message)

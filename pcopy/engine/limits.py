@@ -1,4 +1,4 @@
-"""The engine's numbers in one place, so that tests can shrink them until every boundary is cheap to reach."""
+"""Limits of the engine in one place, so that tests can shrink them until every boundary is cheap to reach."""
 
 from __future__ import annotations
 
@@ -6,29 +6,34 @@ from pcopy.named import NamedTuple
 
 
 class Limits(NamedTuple):
-    """Times are in seconds, sizes in bytes."""
+    """Limits of the engine. Times are in seconds, sizes in bytes."""
 
     message_bytes: int = 16 << 20
-    """Upper bound of the payloads in one message (one task may pass it alone)."""
+    """Maximum size of the tasks in one message. A single task that is larger is sent alone."""
     scan_ahead: int = 64 << 20
-    """Bytes of tasks that may wait in a rank's queue before it prefers copying to scanning."""
+    """Size of the queued tasks of a rank above which it runs copying tasks before scanning tasks."""
     in_core: int = 128 << 20
-    """Bytes of tasks that may wait in memory before further ones go to the spool."""
+    """Size of the tasks in memory above which further tasks are written to the spool."""
     steal_backoff: float = 0.0002
-    """A thief's first pause after a refusal."""
+    """Time for which the first work-stealing request of an idle rank may wait for its reply."""
     steal_backoff_cap: float = 0.032
-    """To which that pause doubles; it is longer only for a rank that has been idle for long."""
+    """Time up to which that wait doubles with each empty reply. Only a rank that has been idle for long waits
+    longer.
+    """
     progress_interval: float = 0.5
-    """Between two queries for the counters of all ranks."""
+    """Time between two queries for the counters of all ranks."""
     fan_out: int = 8
-    """Children of a rank in the tree of counters: 4,681 ranks are four levels below the root."""
+    """Number of children of a rank in the tree of ranks. With 8, a tree of 4,681 ranks has four levels below rank 0."""
     first_cut: float = 5.0
-    """After which facts are cut first: a shorter job pays for no record."""
+    """Time from the start of the run to the first cut of the recorded facts. A job that ends earlier writes no records.
+    """
     cut_interval: float = 60.0
-    """To which the time between two cuts doubles: so much is done again at most after a kill."""
+    """Time up to which the interval between two cuts doubles. A killed job repeats at most the work of such an
+    interval.
+    """
     last_cut: float = 3.0
-    """For which a job that was told to stop waits at most until its last facts are on storage."""
+    """Maximum time that a job waits for its last records to be on stable storage when it is being stopped."""
     durable_before: tuple[int, ...] = ()
-    """Phases before which there is a cut even if there has not been one yet."""
+    """Phases that begin only after a cut, even if there was none yet in this job."""
     slots: int = 1
-    """How many tasks a rank may have under way, those that wait for a ticket included."""
+    """Maximum number of tasks that a rank has begun and not ended, including those that wait for a ticket."""

@@ -1,13 +1,13 @@
-"""What ranks say to each other, and its form on the wire.
+"""Messages between ranks, and their wire format.
 
-A message on the wire is a pickle of one tuple of primitives, ``(code, field, ...)``. The unpickler that reads it
-refuses every global, so no message can run code.
+On the wire a message is a pickle of one tuple of primitives, ``(code, field, ...)``. The unpickler that reads it
+refuses every global, so a message cannot run code.
 """
 
 from __future__ import annotations
 
 import io
-from _pickle import Unpickler, UnpicklingError, dumps  # what pickle hands on, which takes longer to load
+from _pickle import Unpickler, UnpicklingError, dumps  # the module pickle re-exports these, but takes longer to load
 from typing import Any, NoReturn, get_args
 
 from pcopy.engine.task import Task
@@ -15,12 +15,17 @@ from pcopy.errors import INTERNAL, InvariantBroken
 from pcopy.named import NamedTuple
 
 SENDER = -1
-"""Stands for the sender's own account."""
+"""Value of ``Stamp.account`` that means the account of the message's sender."""
 
 
 class Stamp(NamedTuple):
-    """What each message of work carries for the detector: whose account it is on, how many credits of it, and how deep
-    in the tree of engaged ranks that account's owner is."""
+    """Credits that each message of work carries for the termination detector (see ``pcopy.engine.termination``).
+
+    Attributes:
+        account: rank whose account the credits belong to, or ``SENDER``.
+        credits: number of credits.
+        depth: depth of the account's owner in the tree of engaged ranks.
+    """
 
     account: int = SENDER
     credits: int = 1
@@ -28,14 +33,14 @@ class Stamp(NamedTuple):
 
 
 class Start(NamedTuple):
-    """A phase begins: goes down the tree, and counts as work of its sender."""
+    """Message that begins a phase. Sent down the tree of ranks; counts as work of its sender."""
 
     phase: int
     stamp: Stamp = Stamp()
 
 
 class Work(NamedTuple):
-    """Tasks addressed to the receiver."""
+    """Tasks that only the receiver may run. Counts as work."""
 
     phase: int
     tasks: tuple[Task, ...]
@@ -43,7 +48,9 @@ class Work(NamedTuple):
 
 
 class Request(NamedTuple):
-    """An idle rank asks for tasks, and lets the receiver wait for up to ``patience`` seconds for some."""
+    """Request of an idle rank for tasks. The receiver may delay its reply for up to ``patience`` seconds until it has
+    some.
+    """
 
     phase: int
     sequence: int
@@ -51,7 +58,7 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The answer to a request; with tasks it counts as work."""
+    """Reply to a request for tasks. It counts as work if it contains tasks."""
 
     phase: int
     sequence: int
@@ -60,23 +67,30 @@ class Reply(NamedTuple):
 
 
 class Signal(NamedTuple):
-    """Dijkstra-Scholten's acknowledgement: ``received`` credits come home to the account of its receiver."""
+    """Acknowledgement of Dijkstra and Scholten's method: returns credits to the account of the receiver."""
 
     phase: int
     received: int
+    """Number of credits."""
 
 
 class Token(NamedTuple):
-    """Safra's token: work sent less work received on the ranks that it has passed, and whether one was black."""
+    """Token of Safra's termination detector, which idle ranks pass around the ring of ranks."""
 
     phase: int
     surplus: int
+    """Messages of work sent minus those received on the ranks that the token has passed."""
     black: bool
+    """True if one of those ranks was black."""
 
 
 class Query(NamedTuple):
-    """The root asks for counters; goes down the tree and brings the last known totals, and its ``orders``
-    (``pcopy.engine.steering``)."""
+    """Query of rank 0 for the counters of all ranks. Sent down the tree of ranks.
+
+    Attributes:
+        totals: the last known sums of all counters.
+        orders: instructions to all ranks (see ``pcopy.engine.steering``).
+    """
 
     sequence: int
     totals: tuple[int, ...]
@@ -84,32 +98,35 @@ class Query(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Sums over a subtree, at the root over all ranks; ``silent`` names ranks whose share in them is old.
-
-    ``durable`` is the least of the subtree's durable epochs; ``reported`` are sums, too (``pcopy.engine.steering``).
-    """
+    """Answer to a ``Query``: sums over the sender's subtree. On rank 0, the sums over all ranks."""
 
     sequence: int
     totals: tuple[int, ...]
+    """Sums of the counters."""
     silent: tuple[int, ...]
+    """Ranks whose part of the sums is out of date."""
     durable: int = 0
+    """The least durable epoch of the ranks in the subtree."""
     reported: tuple[float, ...] = ()
+    """Sums of the numbers that the ranks report (see ``pcopy.engine.steering``)."""
 
 
 class Epoch(NamedTuple):
-    """All that the sender says after this has happened in this epoch, or in a later one (``pcopy.engine.journal``)."""
+    """Marker: all later messages of the sender were sent in this epoch or a later one (``pcopy.engine.journal``)."""
 
     number: int
 
 
 LAST_EPOCH = 1 << 62
-"""In it no rank keeps a journal any more; none comes after it."""
+"""Number of the final epoch, in which no rank keeps records any longer."""
 
 
 class Halt(NamedTuple):
-    """The job stops in order: queued tasks are dropped, running ones end at their next slice.
+    """Message that stops the job in order: queued tasks are dropped, running tasks end after their current slice.
 
-    ``text`` is the reason in words, ``code`` what kind of reason it is, which the engine does not read.
+    Attributes:
+        text: reason for the user.
+        code: kind of reason; the engine does not interpret it.
     """
 
     text: str
@@ -117,7 +134,13 @@ class Halt(NamedTuple):
 
 
 class Abort(NamedTuple):
-    """The job ends at once, with ``status``: a rank has failed; ``text`` is its traceback, or what has hindered it."""
+    """Message that ends the job immediately because a rank has failed.
+
+    Attributes:
+        rank: the rank that has failed.
+        text: traceback, or the error that prevented the rank from continuing.
+        status: exit status of all ranks.
+    """
 
     rank: int
     text: str
@@ -125,25 +148,27 @@ class Abort(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """All phases are over; ``status`` is the exit status of every rank."""
+    """Message that ends the job: all phases are over. ``status`` is the exit status of every rank."""
 
     status: int
 
 
 class Ready(NamedTuple):
-    """The sender's subtree has no message under way any more (the barrier, upward); ``words`` are its last ones."""
+    """Upward message of the final barrier: no message is in transit in the sender's subtree any longer."""
 
     words: bytes = b""
+    """Packed final report of the subtree's ranks (see ``pcopy.engine.barrier``)."""
 
 
 class Close(NamedTuple):
-    """Everybody is ready: the transport may be closed (the barrier, downward)."""
+    """Downward message of the final barrier: all ranks are ready, so the transport may be closed."""
 
 
 Message = Start | Work | Request | Reply | Signal | Token | Query | Answer | Epoch | Halt | Abort | Stop | Ready | Close
+"""Any message between ranks."""
 
 Outgoing = list[tuple[int, Message]]
-"""Destinations, and what they are to be told."""
+"""Messages to be sent, each with its destination."""
 
 _KINDS = dict(enumerate(get_args(Message)))
 _CODES = {kind: code for code, kind in _KINDS.items()}
@@ -151,26 +176,27 @@ _COUNTS_AS_WORK = (Start, Work, Reply)
 
 
 def dump_primitives(value: Any) -> bytes:
-    """``value`` as a pickle of protocol 5."""
+    """Return ``value`` as a pickle of protocol 5."""
     return dumps(value, 5)
 
 
 class PrimitiveUnpickler(Unpickler):
-    """Reads primitives and containers of primitives; refuses every global."""
+    """Unpickler for primitives and containers of primitives. It refuses every global."""
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
         raise UnpicklingError(f"refused to load {module_name}.{global_name}")
 
 
 def load_primitives(data: bytes | bytearray | memoryview) -> Any:
-    """The value that ``dump_primitives`` wrote, if it is made of primitives only.
+    """Return the value that ``dump_primitives`` packed.
 
-    Raises ``pickle.UnpicklingError`` (or what a damaged pickle raises) otherwise.
+    Raise ``pickle.UnpicklingError``, or whatever a damaged pickle raises, if ``data`` holds anything but primitives.
     """
     return PrimitiveUnpickler(io.BytesIO(data)).load()
 
 
 def encode(message: Message) -> bytes:
+    """Return the wire format of ``message``."""
     code = _CODES[type(message)]
     if not isinstance(message, _COUNTS_AS_WORK):
         return dump_primitives((code, *message))
@@ -182,7 +208,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes | bytearray | memoryview) -> Message:
-    """The message whose wire form is ``data``; raises ``InvariantBroken`` for anything else."""
+    """Return the message whose wire format is ``data``; raise ``InvariantBroken`` if it is not a message."""
     try:
         code, *values = load_primitives(data)
         kind = _KINDS[code]
@@ -195,5 +221,5 @@ def decode(data: bytes | bytearray | memoryview) -> Message:
             fields["tasks"] = tuple(Task(*task) for task in fields["tasks"])
         message = kind(**fields)
     except Exception as error:
-        raise InvariantBroken(f"a message that is none of pcopy's: {error}") from error
+        raise InvariantBroken(f"received data are not a message of pcopy: {error}") from error
     return message

@@ -1,9 +1,11 @@
-"""One rank as a pure state machine: messages and the time go in, messages and tasks come out.
+"""One rank of a job as a state machine without I/O: messages and the time are its input, messages and tasks its output.
 
-There is no clock, random source or I/O in it; ``now`` (seconds) and a seeded ``Random`` are handed in. A job is a
-series of phases, each ended by the termination detector. The root decides after each phase, with the exact sums of all
-counters, what comes next. A rank that stops still answers requests until its own is answered; then a barrier up and
-down the tree, after which nothing is under way. The states and what leads from one to another: docs/design/engine.md.
+The module uses no clock, random source or I/O; ``now`` (seconds) and a seeded ``Random`` are passed in. A job is a
+series of phases. The termination detector finds the end of each phase. After each phase rank 0 collects the exact sums
+of all counters and decides what comes next. A rank that stops continues to answer requests until its own request is
+answered. Then a barrier runs up and down the tree of ranks, after which no message is in transit.
+
+docs/design/engine.md describes the states and the transitions between them.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ NEVER = float("inf")
 
 
 class Node:
-    """Rank ``rank`` of ``size``. The driver empties ``outbox`` after every call."""
+    """State machine of one rank. After every call the driver sends the messages in ``outbox``."""
 
     def __init__(
         self,
@@ -70,16 +72,34 @@ class Node:
         divide: Divide = lambda task, hungry: (),
         steering: Steering = Unsteered(),  # noqa: B008 (it has no state)
     ) -> None:
+        """Create the state machine.
+
+        Args:
+            run: number of the run, for the ids of new tasks.
+            counters: number of counters.
+            director: decides on rank 0 what happens between phases.
+            random: chooses the victims of work stealing.
+            queue: tasks of this rank.
+            termination: name of the termination detector, from ``DETECTORS``.
+            journal: records facts; None if the job is not recorded.
+            divide: returns the portions of a task (see ``pcopy.engine.victim``).
+            steering: tells which tasks this rank may begin.
+        """
         self.rank, self.size = rank, size
         self.state = State.WAITING
         self.phase, self.status = -1, 0
         self.counters = [0] * counters
         self.queue = queue
         self.halted: Halt | None = None
+        """Reason of an early stop, once the job is being stopped."""
         self.aborted: Abort | None = None
+        """Reason of an abort, once a rank has failed."""
         self.dropped = 0
-        self.begun_with: tuple[int, ...] = ()  # the sums of all counters when the phase began
-        self.restored = -1  # the phase that a resumed job goes on with
+        """Number of tasks that this rank has dropped because the job is being stopped."""
+        self.begun_with: tuple[int, ...] = ()
+        """Sums of all counters at the start of the phase."""
+        self.restored = -1
+        """The phase with which a resumed job begins; -1 in a new job."""
         self._halt_wished = False
         self._run = run
         self._numbered = 0
@@ -100,17 +120,22 @@ class Node:
         self.barrier = Barrier(self._children)
         self._phase_end = PhaseEnd(director, limits, self.progress, self.commit)
 
-    # What the driver says.
+    # Calls of the driver.
 
     @property
     def is_ending(self) -> bool:
-        """At the root: the last phase is over."""
+        """On rank 0: True if the last phase is over."""
         return self._phase_end.is_last or self.state not in (State.WAITING, State.WORKING)
 
     def restore(self, phase: int, tasks: Iterable[Task], counts: Sequence[int]) -> None:
-        """Before the start: ``tasks`` remain in ``phase``, which had begun, and later ones; ``counts`` are added up.
+        """Add the tasks and counts of a resumed job; called before ``start``.
 
-        What remains of earlier phases was held until then (``Outcome``); it is run again in this one.
+        Args:
+            phase: the phase in which the job was interrupted.
+            tasks: the tasks that remain.
+            counts: numbers to add to the counters.
+
+        Tasks of earlier phases had deferred completion (see ``Outcome``). They run again in this phase.
         """
         self.restored = phase
         self.queue.begin_phase(phase)
@@ -120,31 +145,33 @@ class Node:
             self.counters[index] += count
 
     def start(self, now: float) -> None:
-        """At the root: begins the first phase, or goes on with the one that was restored."""
+        """On rank 0: begin the first phase, or the phase in which a resumed job was interrupted."""
         self.commit.start(now)
         self._begin_phase(max(0, self.restored), now)
 
     @property
     def may_take(self) -> bool:
+        """True if a task may be begun now."""
         works = self.state is State.WORKING and not self.commit.waits_for_storage
         return works and (self._victim.may_begin() or (self.under_way.only_waits and self.queue.has_note))
 
     def take(self) -> Task | None:
-        """The task to begin now; it is under way until it is ``finished``, or dropped."""
-        task = self._victim.take() if self.may_take else None  # a note, if there is no room: those come first
+        """Return the task to begin now, or None. It is under way until it is finished or dropped."""
+        # If no slot is free, may_take is true only if a note is next, and notes need no slot.
+        task = self._victim.take() if self.may_take else None
         if task is not None:
             self.under_way.begin(task)
         return task
 
     def drop(self, task: Task, now: float) -> None:
-        """``task``, which can run, is not run to its end, because the job is told to stop."""
+        """Drop ``task``, which is under way and can run, because the job is being stopped."""
         self.dropped += self.queue.forget(task)
         self.finished(task, Outcome(held=True), now)
 
     def finished(self, task: Task, outcome: Outcome, now: float) -> None:
-        """``task`` is over: all that it spawned, counted and settled become facts, unless it is ``held``.
+        """End ``task``: add its counts and the tasks that it spawned; record both unless its completion is deferred.
 
-        Raises ``InvariantBroken`` if it is not under way, or waits for a ticket.
+        Raise ``InvariantBroken`` if the task is not under way, or waits for a ticket.
         """
         self.under_way.end(task)
         spawned, counts, settled, held, shares = outcome
@@ -158,12 +185,15 @@ class Node:
         self.tick(now, answers=False)
 
     def _divided(self, task: Task, portions: Sequence[Spawn]) -> None:
-        """``task`` is over as if it had been run, with nothing done: its portions stand in its place."""
+        """Replace ``task`` by its portions: record it as done without counts."""
         self._spawn(portions)
         self._epochs.done(task)
 
     def tick(self, now: float, *, answers: bool = True) -> None:
-        """Time has passed, or something has changed: do what can be done now."""
+        """Do everything that is due at time ``now``, or that has become possible by a change of state.
+
+        ``answers``: also answer pending requests of other ranks.
+        """
         if answers:
             self._answer_requests(now)
         if self.state is State.WORKING and self.under_way.has_room and not len(self.queue):
@@ -183,7 +213,7 @@ class Node:
                 self._close()
 
     def _seek(self, now: float) -> None:
-        """Nothing waits, and more could be begun: is the phase over, or is there work elsewhere?"""
+        """Check whether the phase is over, or request tasks: the queue is empty and a slot is free."""
         if not len(self.under_way):
             self._send_all(self._detector.idle())
         if self._detector.terminated:
@@ -192,7 +222,7 @@ class Node:
             self._send(*request)
 
     def wake_at(self) -> float:
-        """When ``tick`` has something to do even if no message comes."""
+        """Return the time in seconds at which ``tick`` must be called even if no message arrives."""
         wake = self._phase_end.next_query if self.state is State.WORKING else NEVER
         hungry = self.state is State.WORKING and self.under_way.has_room and not len(self.queue)
         if hungry and self._thief.may_ask and self.halted is None and not self._phase_end.is_near:
@@ -200,30 +230,40 @@ class Node:
         return min(wake, self._victim.wake_at)
 
     def halt(self, reason: Halt, now: float) -> None:
-        """Stops the job in order: every rank drops its queue, and the phase ends by itself.
+        """Stop the job in order: every rank drops its queue, and the phase ends as usual.
 
-        The wish goes up the tree, so that none is under way any more when a rank is ready to close; the root's order
-        comes down. To wish again does nothing.
+        The request goes up the tree of ranks to rank 0, whose order then comes down. So no request is in transit any
+        longer when a rank is ready to close. Further calls have no effect.
         """
         self._receive_halt(self.rank, reason)
         self.tick(now)
 
     def abort(self, text: str, status: int = INTERNAL) -> None:
-        """Ends the job in disorder: this rank has failed with the traceback ``text``."""
+        """Abort the job because this rank has failed.
+
+        Args:
+            text: traceback of the failure.
+            status: exit status of all ranks.
+        """
         self._receive_abort(self.rank, Abort(self.rank, text, status))
 
-    # What other ranks say.
+    # Messages of other ranks.
 
     def receive(self, source: int, message: Message, now: float) -> None:
-        """Takes one message of rank ``source``; raises ``InvariantBroken`` for one that can't come now."""
+        """Process one message of rank ``source``; raise ``InvariantBroken`` if the current state does not allow it."""
         handler = self._HANDLERS.get(type(message))
         if handler is None:
-            raise InvariantBroken(f"rank {self.rank} does not know what rank {source} says: {message!r}")
-        if self.state not in FINAL or isinstance(message, Abort | Epoch):  # else it no longer takes part
+            raise InvariantBroken(f"rank {self.rank}: unknown message from rank {source}: {message!r}")
+        if self.state not in FINAL or isinstance(message, Abort | Epoch):  # a rank in a final state ignores the others
             handler(self, source, message, now)
         self.tick(now)
 
     def _begin_phase(self, phase: int, now: float, source: int = -1, stamp: Stamp = Stamp()) -> None:  # noqa: B008
+        """Begin ``phase`` on this rank and tell its child ranks to do so.
+
+        ``source`` and ``stamp`` are those of the message that began it; rank 0 has none. Raise ``InvariantBroken`` if
+        ``phase`` is not higher than the current one.
+        """
         if phase <= self.phase:
             raise InvariantBroken(f"phase {phase} begins after phase {self.phase} on rank {self.rank}")
         if self.state is not State.WORKING:
@@ -236,7 +276,7 @@ class Node:
         if source >= 0:
             self._send_all(self._detector.received(source, stamp))
         if self.rank == 0:
-            self._send_all(self._phase_end.ask(now))  # which brings the sums to all ranks before the phase comes
+            self._send_all(self._phase_end.ask(now))  # which brings the sums to all ranks first
         self.begun_with = self.progress.totals
         for child in self._children:
             self._send(child, Start(phase, self._detector.sent(starting=True)))
@@ -247,19 +287,22 @@ class Node:
             self._spawn(self._director.first_tasks(phase), begins=phase == 0)
 
     def _receive_work(self, source: int, work: Work) -> None:
+        """Queue addressed tasks, or store them until their phase has begun on this rank."""
         if work.phase > self.phase and self.state in (State.WAITING, State.WORKING):
-            self._early.append((source, work))  # signalled once its phase has begun here
+            self._early.append((source, work))  # the detector is informed once the phase has begun on this rank
         else:
             self._check_current(source, work.phase)
             self._send_all(self._detector.received(source, work.stamp))
             self._accept(work.tasks)
 
     def _check_current(self, source: int, phase: int) -> None:
+        """Raise ``InvariantBroken`` unless this rank is working in ``phase``."""
         if phase != self.phase or self.state is not State.WORKING:
             where = f"in phase {self.phase}, {self.state.value}"
             raise InvariantBroken(f"work of phase {phase} from rank {source} at rank {self.rank} {where}")
 
     def _accept(self, tasks: Iterable[Task]) -> None:
+        """Queue ``tasks``; drop those that a stopping job does not run."""
         for task in tasks:
             if self.halted is not None and (self.queue.may_drop(task) or task.phase != self.phase):
                 self.dropped += self.queue.forget(task)
@@ -267,6 +310,7 @@ class Node:
                 self.queue.push(task)
 
     def _answer_requests(self, now: float) -> None:
+        """Send the replies that are due to requests of other ranks."""
         gives_in = self.phase if self.state is State.WORKING and self.halted is None else -1
         for source, (phase, sequence, _), tasks in self._victim.answers(gives_in, now):
             self._send(source, Reply(phase, sequence, tasks, self._detector.sent() if tasks else Stamp()))
@@ -282,7 +326,12 @@ class Node:
             self.under_way.received(len(reply.tasks))
 
     def _spawn(self, spawned: Iterable[Spawn], *, begins: bool = False, held: bool = False) -> None:
-        """``begins``: a journal knows these tasks as what the job begins with; ``held``: it does not hear of them."""
+        """Give ids to new tasks, record them, and queue them or send them to the ranks they are addressed to.
+
+        Args:
+            begins: True if the job begins with these tasks; the journal records them as its base.
+            held: True if the completion of the spawning task is deferred; the journal does not record these tasks.
+        """
         journal = None if held else self._epochs.journal
         addressed: dict[int, list[Task]] = {}
         base: list[Task] = []
@@ -313,7 +362,7 @@ class Node:
             self._end_phase(now)
 
     def _end_phase(self, now: float) -> None:
-        """At the root, when a phase is over: what comes next, as soon as that is known."""
+        """On rank 0, when a phase is over: begin the next phase or stop the job, as soon as the decision is made."""
         self._send_all(self._phase_end.begin(now))
         following = self._phase_end.decide(now, self.phase, self.halted, resumed=self.restored >= 0)
         if following is None:
@@ -325,6 +374,7 @@ class Node:
             self.tick(now)
 
     def _receive_halt(self, source: int, message: Halt) -> None:
+        """Stop this rank and its subtree if the order comes from the parent; otherwise forward the request there."""
         if self.halted is not None or self.state not in (State.WAITING, State.WORKING):
             return
         if self.rank and source != self.parent:
@@ -384,4 +434,4 @@ class Node:
         Ready: lambda node, source, ready, _: node._receive_ready(source, ready),
         Close: lambda node, _, __, ___: node._close(),
     }
-    """What is done with each type of message, of which rank, and when."""
+    """Function that processes each type of message, called with (node, sender, message, time)."""

@@ -1,6 +1,6 @@
-"""How the root ends a phase: it gets the exact sums of all ranks, asks what comes next, and waits for storage.
+"""End of a phase on rank 0: collect exact sums from all ranks, decide on the next phase, and wait for storage.
 
-It also asks for the sums while a phase goes on (``pcopy.engine.progress``); nobody waits for the answers then.
+Rank 0 also queries the sums while a phase runs (``pcopy.engine.progress``), but does not wait for those answers.
 """
 
 from __future__ import annotations
@@ -19,27 +19,30 @@ from pcopy.named import NamedTuple
 
 
 class Director(Protocol):
-    """Decides at the root what happens between phases. ``totals`` are exact: nothing runs while it is asked."""
+    """Decisions of rank 0 between phases.
+
+    The ``totals`` passed to its methods are exact, because no task runs while they are called.
+    """
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
-        """The phase after ``phase``, a higher number, or None when the job is over."""
+        """Return the phase that follows ``phase``, which is a higher number, or None if the job is over."""
 
     def first_tasks(self, phase: int) -> Iterable[Spawn]:
-        """What the root puts in its queue as ``phase`` begins."""
+        """Return the tasks that rank 0 adds to its queue when ``phase`` begins."""
 
     def status(self, totals: tuple[int, ...], halted: Halt | None) -> int:
-        """The exit status of all ranks; ``halted`` is the reason of an early stop."""
+        """Return the exit status of all ranks. ``halted`` is the reason of an early stop, or None."""
 
 
 class Next(NamedTuple):
-    """The phase that comes next; or None, and the ``status`` of the job, which is over."""
+    """The next phase; or None and the exit ``status`` of the job, which is over."""
 
     phase: int | None
     status: int
 
 
 class PhaseEnd:
-    """The root's part; on other ranks nothing ever happens here."""
+    """End of a phase, as rank 0 performs it. On other ranks it does nothing."""
 
     def __init__(self, director: Director, limits: Limits, progress: CounterTree, commit: Commit) -> None:
         self._director = director
@@ -49,28 +52,29 @@ class PhaseEnd:
         self._next: Next | None = None
         self._complete = 0
         self.next_query = inf
-        """When to ask again, in seconds."""
+        """Time in seconds of the next query."""
 
     @property
     def is_near(self) -> bool:
-        """Is a phase over, and are its sums asked for?"""
+        """True if a phase is over and its exact sums have been queried."""
         return self._complete > 0
 
     @property
     def is_last(self) -> bool:
+        """True if no phase follows the one that is over."""
         return self._next is not None and self._next.phase is None
 
     def ask(self, now: float) -> Outgoing:
-        """Asks for all counters, and decides when to ask again."""
+        """Return the query for the counters of all ranks, and schedule the next query."""
         asked = self._progress.ask()
         interval = min(self._limits.progress_interval, self._progress.steering.interval)
-        if self._complete:  # complete answers are needed, and may take longer than an interval: ever more patience
+        if self._complete:  # all ranks must answer, which may take longer than an interval: double it with each query
             interval *= 2 ** (self._progress.sequence - self._complete)
         self.next_query = now + interval
         return asked
 
     def begin(self, now: float) -> Outgoing:
-        """The phase is over: asks for its sums, unless that has been done."""
+        """Query the exact sums, since the phase is over; return nothing if they have been queried already."""
         if self._complete:
             return []
         asked = self.ask(now)
@@ -78,7 +82,15 @@ class PhaseEnd:
         return asked
 
     def decide(self, now: float, phase: int, halted: Halt | None, *, resumed: bool) -> Next | None:
-        """What comes next, once the sums of ``phase`` are complete and what it did is on storage; else None."""
+        """Return what follows ``phase``, or None as long as that is not decided.
+
+        It is decided once the sums of the phase are complete and its facts are on storage.
+
+        Args:
+            now: time in seconds.
+            halted: reason of an early stop, or None.
+            resumed: True if the job was resumed.
+        """
         report = self._progress.report
         if report is None or report.sequence < self._complete or report.silent:
             return None
@@ -93,5 +105,6 @@ class PhaseEnd:
             return None
         self._complete, self._next = 0, None
         if following is None and not status and halted is not None and report.durable == LOST:
-            return Next(None, self._director.status(report.totals, halted))  # all is done, and not on storage
+            # All work is done, but its data are not on storage: the exit status must say so.
+            return Next(None, self._director.status(report.totals, halted))
         return Next(following, status)

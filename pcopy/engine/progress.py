@@ -1,5 +1,7 @@
-"""Counters, summed up the tree without anybody waiting: who is asked again answers with what it has, and names who is
-missing. Sequence numbers make late answers harmless.
+"""Counters summed over all ranks along the tree of ranks, without any rank waiting for another.
+
+If a new query arrives before all child ranks have answered the last one, a rank answers with the numbers that it has
+and names the ranks that are missing. Sequence numbers make late answers harmless.
 """
 
 from __future__ import annotations
@@ -11,21 +13,22 @@ from pcopy.engine.steering import Reported, Steering, Unsteered
 
 
 def parent(rank: int, fan_out: int) -> int:
-    """The rank above ``rank``; the root has none (-1)."""
+    """Return the rank above ``rank`` in the tree of ranks; -1 for rank 0."""
     return (rank - 1) // fan_out if rank else -1
 
 
 def children(rank: int, size: int, fan_out: int) -> range:
+    """Return the ranks directly below ``rank`` in the tree of ``size`` ranks."""
     first = fan_out * rank + 1
     return range(min(first, size), min(first + fan_out, size))
 
 
 SILENT_SHOWN = 16
-"""The most silent ranks that one answer names."""
+"""Maximum number of silent ranks that one answer names."""
 
 
 class CounterTree:
-    """One rank's part in summing ``counters``, the list that the rank itself adds to."""
+    """One rank's part in summing ``counters``, a list that the rank itself updates."""
 
     def __init__(
         self,
@@ -36,33 +39,39 @@ class CounterTree:
         durable: Callable[[], int] = lambda: 0,
         steering: Steering = Unsteered(),  # noqa: B008 (it has no state)
     ) -> None:
-        """``durable`` tells this rank's durable epoch."""
+        """Create one rank's part. ``durable`` is a function that returns this rank's durable epoch."""
         self._durable = durable
         self.steering = steering
         self._rank = rank
         self._parent = parent(rank, fan_out)
         self._children = children(rank, size, fan_out)
         self._counters = counters
-        self._answers: dict[int, Answer] = {}  # each child's last one
+        self._answers: dict[int, Answer] = {}  # the last answer of each child
         self._missing: set[int] = set()
         self.sequence = 0
-        """The last query seen (at the root: asked)."""
+        """Number of the last query that was received; on rank 0, that was sent."""
         self._open = False
         self._own_report: Reported = ()
         self.totals = tuple(counters)
-        """The sums over all ranks as last heard from the root."""
+        """Sums over all ranks as rank 0 last sent them."""
         self.report: Answer | None = None
-        """At the root: the last sums over all ranks."""
+        """On rank 0: the latest answer, with the sums over all ranks."""
 
     def ask(self) -> Outgoing:
-        """At the root: starts the next query."""
+        """On rank 0: start the next query; return the messages to send."""
         totals = self.report.totals if self.report else tuple(self._counters)
         return self._begin(Query(self.sequence + 1, totals, self.steering.orders()))
 
     def receive_query(self, query: Query) -> Outgoing:
+        """Process a query of the parent; return the messages to send. A query that is not newer than the last one is
+        ignored.
+        """
         return self._begin(query) if query.sequence > self.sequence else []
 
     def _begin(self, query: Query) -> Outgoing:
+        """Start to answer ``query``: forward it to the children, and first answer an unfinished older query as far as
+        possible.
+        """
         out = self._finish() if self._open else []
         self.sequence, self.totals = query.sequence, query.totals
         self.steering.obey(query.orders)
@@ -75,6 +84,7 @@ class CounterTree:
         return out
 
     def receive_answer(self, source: int, answer: Answer) -> Outgoing:
+        """Process the answer of the child ``source``; return the messages to send."""
         self._answers[source] = answer
         if answer.sequence != self.sequence or source not in self._missing:
             return []
@@ -82,7 +92,11 @@ class CounterTree:
         return [] if self._missing else self._finish()
 
     def _find_silent(self) -> set[int]:
-        """Whose share is old. A child that waits for a silent rank is itself one query late, and has named that one."""
+        """Return the ranks of this subtree whose part of the sums is out of date.
+
+        A child that waits for a silent rank below it answers one query late. It is not silent itself, and has named
+        that rank.
+        """
         silent: set[int] = set()
         for child in self._children:
             answer = self._answers.get(child)
@@ -94,6 +108,7 @@ class CounterTree:
         return silent
 
     def _finish(self) -> Outgoing:
+        """Add up the known answers and return the answer to the parent; on rank 0, store it as the latest report."""
         self._open = False
         rows = [self._counters, *(answer.totals for answer in self._answers.values())]
         totals = tuple(map(sum, zip(*rows, strict=True)))

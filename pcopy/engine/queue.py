@@ -1,8 +1,10 @@
-"""The tasks of one rank: what it runs next, and what it gives away.
+"""Queue of one rank's tasks: decides which task the rank runs next, and which tasks it gives to other ranks.
 
-It runs the newest task, which keeps the queue short, and gives away the oldest, which stand for the most work. Tasks
-addressed to this rank come first. Scanning goes before copying until what waits passes the scan-ahead budget; then
-copying goes first, so that memory stays bounded however large the tree is.
+- The rank runs its newest task first, which keeps the queue short. It gives away the oldest tasks, which represent the
+  most work.
+- Tasks addressed to this rank come before all others.
+- Scanning tasks come before copying tasks until the size of the queue exceeds the scan-ahead limit. Then copying tasks
+  come first, so that memory stays bounded however large the tree is.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ from pcopy.engine.limits import Limits
 from pcopy.engine.task import ANYBODY, Task
 
 _OVERFLOW = -2
-"""Instead of a phase: tasks of the current one that memory can't hold."""
+"""Key used in place of a phase for tasks of the current phase that do not fit in memory."""
 
 
 PLENTY = 2
-"""Tasks with which there is something for whoever asks, and something left."""
+"""Number of stealable tasks from which on an idle rank finds one here and this rank still keeps one."""
 
 
 class _Stack:
@@ -35,18 +37,20 @@ class _Stack:
         self.cost += task.cost
 
     def newest(self) -> Task:
+        """Remove and return the task that arrived last."""
         task = self.tasks.pop()
         self.cost -= task.cost
         return task
 
     def oldest(self) -> Task:
+        """Remove and return the task that arrived first."""
         task = self.tasks.popleft()
         self.cost -= task.cost
         return task
 
 
 class TaskQueue:
-    """Tasks of the current phase and, in backlogs, of later ones."""
+    """Queue of one rank's tasks: those of the current phase, and in backlogs those of later phases."""
 
     def __init__(
         self,
@@ -56,9 +60,13 @@ class TaskQueue:
         is_work: Callable[[Task], bool] = lambda task: task.owner == ANYBODY,
         is_slow_note: Callable[[Task], bool] = lambda task: False,
     ) -> None:
-        """``open_overflow`` makes the place for tasks of the current phase that memory can't hold.
+        """Create an empty queue.
 
-        All tasks that are not ``is_work`` are notes. A job that stops drops work, and ``is_slow_note``.
+        Args:
+            open_spool: opens a file for tasks of later phases.
+            open_overflow: creates the backlog for tasks of the current phase that do not fit in memory.
+            is_work: True for a task that is work; all other tasks are notes.
+            is_slow_note: True for a note that is dropped when the job stops, as work is.
         """
         self.is_work = is_work
         self._is_slow_note = is_slow_note
@@ -72,16 +80,18 @@ class TaskQueue:
         self._in_core = 0
         self._backlogs: dict[int, Backlog] = {}
         self.trouble: OSError | None = None
-        """Why tasks can't be put aside any more, once that is so: none comes back, and the job has to stop."""
+        """Error of the backlogs, or None. After an error nothing is read from a backlog any longer, and the job has to
+        stop.
+        """
         self.peak = 0
-        """The most bytes that tasks have held in memory at once."""
+        """Maximum size in bytes of the tasks that were in memory at the same time."""
         self.remembers = False
-        """Is what is dropped kept, for whoever has to clear up after it?"""
+        """True if dropped tasks are kept, so that the caller can clean up after them (see ``forgotten``)."""
         self._forgotten: list[Task] = []
         self._forgotten_outside: list[Backlog] = []
 
     def __len__(self) -> int:
-        """How many tasks of the current phase wait."""
+        """Return the number of queued tasks of the current phase."""
         count = len(self._notes) + len(self._scans.tasks) + len(self._works.tasks)
         if _OVERFLOW in self._backlogs:
             count += self._backlogs[_OVERFLOW].count
@@ -91,28 +101,29 @@ class TaskQueue:
 
     @property
     def notes(self) -> int:
-        """How many addressed tasks wait in memory."""
+        """Number of tasks in memory that are addressed to this rank."""
         return len(self._notes)
 
     @property
     def open(self) -> int:
-        """How many tasks wait that any rank may run."""
+        """Number of queued tasks that any rank may run."""
         return len(self) - len(self._notes)
 
     @property
     def has_plenty(self) -> bool:
-        """Do so many tasks wait that an idle rank would find one, and this rank still has another?"""
+        """True if an idle rank would find a task here and this rank would still have another."""
         return self.open >= PLENTY
 
     def _outside(self) -> list[Backlog]:
-        """Where tasks of the current phase wait outside memory."""
+        """Return the backlogs that hold tasks of the current phase."""
         return [self._backlogs[key] for key in (_OVERFLOW, self._phase) if key in self._backlogs]
 
     def begin_phase(self, phase: int) -> None:
-        """Makes ``phase`` the current one: what was put aside for it may run."""
+        """Make ``phase`` the current one, so that the tasks stored for it may run."""
         self._phase = phase
 
     def push(self, task: Task) -> None:
+        """Add ``task``: to memory, or to a backlog if it belongs to a later phase or memory is full."""
         if task.phase != self._phase:
             if task.phase not in self._backlogs:
                 self._backlogs[task.phase] = SpoolBacklog(self._open_spool)
@@ -125,6 +136,9 @@ class TaskQueue:
             self._hold(task)
 
     def _put_aside(self, backlog: Backlog, task: Task) -> None:
+        """Add ``task`` to ``backlog``, or only to its part in memory after an error of any backlog. Record the first
+        error.
+        """
         if self.trouble is not None:
             backlog.keep(task)
             return
@@ -134,6 +148,7 @@ class TaskQueue:
             self.trouble = error
 
     def _hold(self, task: Task) -> None:
+        """Add ``task`` to the tasks in memory."""
         if task.owner != ANYBODY:
             self._notes.append(task)
         elif task.expands:
@@ -144,6 +159,7 @@ class TaskQueue:
         self.peak = max(self.peak, self._in_core)
 
     def _refill(self) -> bool:
+        """Load a frame of tasks of the current phase from a backlog into memory; return False if there is none."""
         key = _OVERFLOW if _OVERFLOW in self._backlogs else self._phase
         if self.trouble is not None or key not in self._backlogs:
             return False
@@ -154,6 +170,7 @@ class TaskQueue:
         return True
 
     def pop(self) -> Task | None:
+        """Remove and return the task to run next, or None if there is none."""
         if not (self._notes or self._scans.tasks or self._works.tasks) and not self._refill():
             return None
         if self._notes:
@@ -167,23 +184,28 @@ class TaskQueue:
 
     @property
     def has_note(self) -> bool:
-        """Does a note come next? (What is addressed and is work waits its turn, and so do notes behind it.)"""
+        """True if the next task is a note.
+
+        A task that is addressed to this rank and is work keeps its place in the order, and so do the notes behind it.
+        """
         return bool(self._notes) and not self.is_work(self._notes[0])
 
     @property
     def has_addressed(self) -> bool:
-        """Does something come next that only this rank may run? (What waits outside memory is fetched, if need be.)"""
+        """True if the next task is one that only this rank may run. Loads tasks from a backlog if memory has none."""
         if not (self._notes or self._scans.tasks or self._works.tasks):
             self._refill()
         return bool(self._notes)
 
     def _waiting(self) -> int:
+        """Return the size in bytes of the queued tasks of the current phase."""
         return self._in_core + sum(backlog.footprint for backlog in self._outside())
 
     def give(self, running: bool) -> tuple[Task, ...]:
-        """Half of what others may run, by cost and the oldest first, within one message.
+        """Remove and return half of the tasks that other ranks may run: half by cost, the oldest first, within one
+        message.
 
-        The last task stays unless another one of this rank is under way (``running``).
+        The last task is kept unless this rank has another one under way (``running``).
         """
         if not self._scans.tasks and not self._works.tasks:
             self._refill()
@@ -204,7 +226,9 @@ class TaskQueue:
         return tuple(given)
 
     def take_lone(self) -> Task | None:
-        """The only task that others may run, if there is one alone; it leaves the queue."""
+        """Remove and return the only queued task that other ranks may run; return None if there is none or more than
+        one.
+        """
         if not self._scans.tasks and not self._works.tasks:
             self._refill()
         if len(self._scans.tasks) + len(self._works.tasks) != 1 or self._outside():
@@ -214,21 +238,24 @@ class TaskQueue:
         return task
 
     def may_drop(self, task: Task) -> bool:
-        """Return True if a job that is to stop leaves ``task`` undone."""
+        """Return True if a job that is being stopped drops ``task`` instead of running it."""
         return self.is_work(task) or self._is_slow_note(task)
 
     def put_back(self, task: Task) -> None:
-        """What ``take_lone`` has taken."""
+        """Add ``task``, which ``take_lone`` had returned, again."""
         self._hold(task)
 
     def forget(self, task: Task) -> int:
-        """It is dropped: returns by how many there are more of these, which is 1."""
+        """Drop ``task``, and return the number of tasks dropped, which is 1."""
         if self.remembers or task.owner != ANYBODY:
             self._forgotten.append(task)
         return 1
 
     def forgotten(self) -> Iterator[Task]:
-        """What was dropped, each once: addressed tasks, and all if the queue ``remembers``; may raise ``OSError``."""
+        """Remove and yield the dropped tasks: those addressed to a rank and, if the queue ``remembers``, all others.
+
+        May raise ``OSError``.
+        """
         while self._forgotten:
             yield self._forgotten.pop()
         while self._forgotten_outside:
@@ -237,7 +264,9 @@ class TaskQueue:
             backlog.close()
 
     def drop_work(self) -> int:
-        """Forgets every task but notes of this phase in memory; returns how many were dropped."""
+        """Drop all tasks except the notes in memory that belong to the current phase; return the number of dropped
+        tasks.
+        """
         addressed = [task for task in self._notes if self.may_drop(task)]
         self._notes = deque(task for task in self._notes if not self.may_drop(task))
         self._forgotten += addressed

@@ -1,11 +1,11 @@
-"""Termination detection by a token that goes round the ring of ranks.
+"""Termination detection by a token that travels around the ring of ranks.
 
 Safra's algorithm (Dijkstra, "Shmuel Safra's version of termination detection", EWD 998, 1987). Each rank counts the
-messages of work that it has sent less those that it has received, and is black once it has received one. An idle rank
-hands the token on downwards (0 → n-1 → … → 1 → 0), adds its count, and blackens the token if it is black itself; then
-it is white again. If the token comes back white to a white root and all counts together are 0, nobody works and
-nothing is under way; else the root sends it round again. Colours alone would not suffice: a message that is still
-under way, to a rank that the token has passed, blackens nobody yet, but leaves the sum above 0.
+messages of work that it has sent minus those that it has received, and is black once it has received one. An idle rank
+passes the token on downwards (0 → n-1 → … → 1 → 0), adds its count, and blackens the token if it is black itself; then
+it becomes white. If the token returns white to a white rank 0 and the sum of all counts is 0, no rank has work and no
+message of work is in transit. Otherwise rank 0 sends it around again. Colours alone would not suffice: a message in
+transit to a rank that the token has passed has not blackened any rank yet, but keeps the sum above 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ from pcopy.errors import InvariantBroken
 
 
 class Probe(Enum):
-    """Where the token is, seen from one rank."""
+    """State of the token as seen from one rank.
+
+    States:
+    - AWAY: the token is not on this rank.
+    - HELD: the token is on this rank.
+    - TERMINATED: rank 0 only: the phase is over on all ranks.
+    """
 
     AWAY = "away"
     HELD = "held"
@@ -31,12 +37,13 @@ TRANSITIONS: Table[Probe] = {
     Probe.HELD: frozenset({Probe.AWAY, Probe.TERMINATED}),
     Probe.TERMINATED: frozenset({Probe.HELD}),
 }
+"""Allowed transitions of the token's state."""
 
 
 class Safra:
-    """The detector for one rank of ``size``, which is told the same as ``DijkstraScholten``.
+    """Termination detector of one rank of ``size`` ranks, with the same interface as ``DijkstraScholten``.
 
-    Rank 0 is the root, which holds the token when a phase begins.
+    Rank 0 has the token when a phase begins.
     """
 
     def __init__(self, rank: int, size: int) -> None:
@@ -50,9 +57,13 @@ class Safra:
 
     @property
     def terminated(self) -> bool:
+        """On rank 0: True if the phase is over on all ranks."""
         return self.probe is Probe.TERMINATED
 
     def begin_phase(self, phase: int) -> None:
+        """Begin a new phase. Raise ``InvariantBroken`` on rank 0 if the token of the last phase is in transit or was
+        not used.
+        """
         if not self._rank:
             if self.probe is Probe.HELD or (self.probe is Probe.AWAY and self._phase >= 0):
                 raise InvariantBroken(f"phase {phase} begins while the token of phase {self._phase} is under way")
@@ -61,10 +72,12 @@ class Safra:
         self._phase = phase
 
     def sent(self, *, starting: bool = False) -> Stamp:
+        """Count a message of work that this rank sends; return the stamp that it must carry."""
         self._count += 1
         return Stamp()
 
     def received(self, source: int, stamp: Stamp) -> Outgoing:
+        """Count a message of work that this rank has received. Raise ``InvariantBroken`` if the phase is over."""
         if self.terminated:
             raise InvariantBroken(f"work from rank {source} after the end of phase {self._phase}")
         self._count -= 1
@@ -72,6 +85,7 @@ class Safra:
         return []
 
     def idle(self) -> Outgoing:
+        """Handle idleness of this rank: pass the token on if this rank has it; on rank 0, find the end of the phase."""
         if self.probe is not Probe.HELD or (self._token is not None and self._token.phase > self._phase):
             return []
         if self._rank:
@@ -88,15 +102,16 @@ class Safra:
         return [(self._next, token)]
 
     def _silent_round(self) -> bool:
-        """At the root: did the token meet nobody but idle ranks, and is no work under way?"""
+        """On rank 0: return True if the token met only idle ranks on its way and no message of work is in transit."""
         if self._next == self._rank:
             return self._count == 0
         token = self._token
         return token is not None and not token.black and not self._black and token.surplus + self._count == 0
 
     def receive(self, source: int, message: Message) -> Outgoing:
+        """Receive the token. Raise ``InvariantBroken`` if this rank has it already, or for any other message."""
         if not isinstance(message, Token) or message.phase < self._phase or self.probe is Probe.HELD:
-            raise InvariantBroken(f"{message} from rank {source} in phase {self._phase}")
+            raise InvariantBroken(f"{message} unexpectedly received from rank {source} in phase {self._phase}")
         self._enter(Probe.HELD)
         self._token = message
         return []
@@ -106,11 +121,14 @@ class Safra:
 
 
 DETECTORS = ("tree", "ring")
-"""The detectors by their names on the command line."""
+"""Names of the termination detectors on the command line."""
 
 
 def make_detector(name: str, rank: int, size: int) -> DijkstraScholten | Safra:
-    """Dijkstra and Scholten's (``tree``), or Safra's (``ring``), for one rank of ``size``."""
+    """Return the termination detector ``name`` for one rank of ``size`` ranks.
+
+    ``tree`` is Dijkstra and Scholten's, ``ring`` is Safra's. Raise ``ValueError`` for another name.
+    """
     if name not in DETECTORS:
         raise ValueError(f"no termination detector is called {name}")
     return Safra(rank, size) if name == "ring" else DijkstraScholten(rank)

@@ -1,4 +1,4 @@
-"""The states of a rank in the life of a job, and which state may follow which."""
+"""States of a rank during a job, and the allowed transitions between them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,27 @@ from pcopy.errors import InvariantBroken
 S = TypeVar("S", bound=Enum)
 
 Table = Mapping[S, frozenset[S]]
-"""For each state those that may follow it."""
+"""Transition table: maps each state to the states that may follow it."""
 
 
 def follow(table: Table[S], state: S, following: S, rank: int) -> S:
-    """``following``, if it may follow ``state``; raises ``InvariantBroken``."""
+    """Return ``following`` if it may follow ``state`` according to ``table``; raise ``InvariantBroken`` otherwise."""
     if following not in table[state]:
         raise InvariantBroken(f"rank {rank} can't go from {state.value} to {following.value}")
     return following
 
 
 class State(Enum):
-    """Where a rank is in the life of a job."""
+    """State of a rank during a job.
+
+    States:
+    - WAITING: no phase has begun on this rank.
+    - WORKING: a phase is running.
+    - STOPPING: the last phase is over; child ranks or the reply to a request are still awaited.
+    - BARRIER: this rank's subtree is ready to close; the message Close is awaited.
+    - CLOSED: all ranks have ended the job in order.
+    - ABORTED: a rank has failed.
+    """
 
     WAITING = "waiting"
     WORKING = "working"
@@ -40,6 +49,7 @@ TRANSITIONS: Table[State] = {
     State.CLOSED: frozenset(),
     State.ABORTED: frozenset(),
 }
+"""Allowed transitions of a rank's state."""
 
 FINAL = (State.CLOSED, State.ABORTED)
-"""In which a rank no longer takes part."""
+"""States in which a rank no longer takes part in the job."""

@@ -1,9 +1,12 @@
-"""Work stealing, the thief's side: whom to ask, and when.
+"""Work stealing, the thief's side: which rank to ask for tasks, and when.
 
-An idle rank asks one random victim at a time, and waits there for a while: a victim that has nothing to give answers
-once it has, or once that time is over. Then another one is asked, and the time is longer, so that idle ranks sleep. The
-longest one grows with the time without work: asking takes time from ranks that share its cores.
-(Blumofe and Leiserson, "Scheduling multithreaded computations by work stealing", 1999: random victims suffice.)
+An idle rank asks one random victim at a time. A victim that has no tasks to give delays its reply until it has some, or
+until the time given in the request (the patience) is over. Then the thief asks another victim with twice the patience,
+so that idle ranks sleep. The maximum patience grows with the time for which the rank has been idle, because requests
+take processor time from ranks on the same cores.
+
+Blumofe and Leiserson, "Scheduling multithreaded computations by work stealing" (1999), show that random victims
+suffice.
 """
 
 from __future__ import annotations
@@ -15,14 +18,14 @@ from pcopy.engine.messages import Reply, Request
 from pcopy.engine.steering import Duty, Steering
 
 _IDLE_SHARE = 1 / 8
-"""A pause's share of the time for which the rank has been idle, where that is above ``Limits.steal_backoff_cap``."""
+"""Maximum patience as a share of the rank's idle time, if that is more than ``Limits.steal_backoff_cap``."""
 
 LONGEST_PAUSE = 0.25
-"""Seconds."""
+"""Upper bound of the patience in seconds."""
 
 
 class Thief:
-    """At most one request is outstanding; ``ask_at`` is the earliest time, in seconds, for the next one."""
+    """The requests of one rank for tasks; at most one of them is unanswered at any time."""
 
     def __init__(self, rank: int, size: int, random: Random, limits: Limits, steering: Steering) -> None:
         self._rank = rank
@@ -35,24 +38,30 @@ class Thief:
         self._idle_since = 0.0
         self._patient_until = 0.0
         self.waiting = False
+        """True while a request is unanswered."""
         self.ask_at = 0.0
+        """Earliest time in seconds for the next request."""
 
     def start_afresh(self, now: float) -> None:
-        """Whatever was learned about who is idle is void: a phase begins, or tasks have come."""
+        """Reset patience and idle time, because a phase has begun or tasks have arrived."""
         self._delay = self._limits.steal_backoff
         self._idle_since = self.ask_at = now
 
     def idle_from(self, now: float) -> None:
-        """This rank had something to do until now, from wherever it came."""
+        """Record that this rank had work until ``now``, whatever the origin of the work."""
         self._idle_since = now
         self._delay = min(self._delay, self._limits.steal_backoff_cap)
 
     @property
     def may_ask(self) -> bool:
-        """At some time, if no request is outstanding: is there anybody, and may this rank begin what it would get?"""
+        """True if this rank could send a request, now or later.
+
+        That is so if no request is unanswered, there are other ranks, and this rank may begin any task.
+        """
         return not (self.waiting or self._size == 1 or self._steering.duty is not Duty.ALL)
 
     def ask(self, phase: int, now: float) -> tuple[int, Request] | None:
+        """Return the victim and the request to send to it now; None if no request is due or allowed."""
         if now < self.ask_at or not self.may_ask:
             return None
         victim = self._random.randrange(self._size - 1)
@@ -64,7 +73,7 @@ class Thief:
         return victim, Request(phase, self._sequence, patience)
 
     def answered(self, reply: Reply, now: float) -> bool:
-        """Takes note of an answer; False if it is a stale one, to a request long given up."""
+        """Process a reply; return False if it is out of date, that is, it does not answer the latest request."""
         if not self.waiting or reply.sequence != self._sequence:
             return False
         self.waiting = False

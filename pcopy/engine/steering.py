@@ -1,7 +1,7 @@
-"""What steers the ranks of a job while it runs: orders of the root go down with its queries for counters, and what
-ranks report goes up with their answers.
+"""Control of a job's ranks while it runs: orders of rank 0 to all ranks, and numbers that the ranks report.
 
-The engine reads neither: it carries the one, and adds up the other. It only asks which tasks its rank may begin now.
+Orders go down the tree of ranks with the queries for counters. Reported numbers go up with the answers and are added.
+The engine interprets neither. It only asks which tasks its rank may begin at the moment.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from math import inf
 from typing import Any, Protocol
 
 Orders = tuple[Any, ...]
-"""Primitives, for all ranks alike."""
+"""Instructions for all ranks alike: a tuple of primitives."""
 
 Reported = tuple[float, ...]
-"""Numbers that are added up over ranks, as many of each rank."""
+"""Numbers that are added over the ranks. Each rank reports the same number of them."""
 
 
 class Duty(Enum):
-    """What a rank may begin. It only steals if that is everything, and others may take all that it can't begin."""
+    """The tasks that a rank may begin.
+
+    A rank steals only with ``ALL``. Otherwise other ranks may steal all tasks that it may not begin.
+    """
 
     ALL = "everything"
     ADDRESSED = "what is addressed to it"
@@ -27,27 +30,30 @@ class Duty(Enum):
 
 
 class Steering(Protocol):
-    """One rank's part. None of the methods waits for anything."""
+    """Control of one rank. No method blocks."""
 
     duty: Duty
+    """The tasks that this rank may begin now."""
     interval: float
-    """Seconds after which the root asks again at the latest (``Limits.progress_interval``)."""
+    """Maximum time in seconds between two queries of rank 0. If it is longer than ``Limits.progress_interval``, that
+    one holds.
+    """
 
     def orders(self) -> Orders:
-        """At the root: what is to be told to all ranks now."""
+        """On rank 0: return the orders that are to be sent to all ranks now."""
 
     def obey(self, orders: Orders) -> None:
-        """On every rank: these are the orders from now on."""
+        """Apply ``orders`` to this rank. They replace the previous ones."""
 
     def report(self) -> Reported:
-        """What this rank has to say since the job began; it is asked once for each query."""
+        """Return the numbers that this rank reports, counted since the start of the job. Called once per query."""
 
     def heard(self, reported: Sequence[float]) -> None:
-        """At the root: the sums over all ranks, as far as they have answered."""
+        """On rank 0: process the sums of the reported numbers over all ranks that have answered."""
 
 
 class Unsteered:
-    """Ranks that nobody steers."""
+    """Control that changes nothing: every rank may begin all tasks."""
 
     duty = Duty.ALL
     interval = inf

@@ -1,4 +1,7 @@
-"""A unit of work as the engine sees it: who may run it, when, and its cost. Only the tool understands ``payload``."""
+"""Tasks: units of work, described by the rank that may run them, their phase and their cost.
+
+The engine never reads a task's ``payload``; only the tool that spawned the task understands it.
+"""
 
 from __future__ import annotations
 
@@ -7,41 +10,43 @@ from collections.abc import Iterable, Iterator
 from pcopy.named import NamedTuple
 
 ANYBODY = -1
-"""The owner of a task that any rank may run (and steal)."""
+"""Value of ``owner`` for a task that any rank may run, and that other ranks may steal."""
 
 HEADER_BYTES = 160
-"""What a queued task costs in memory beside its payload."""
+"""Estimated bytes of memory that a queued task takes in addition to its payload."""
 
 TaskId = tuple[int, int, int]
-"""Never reused, never derived from a path: the run, the rank that spawned the task, and that rank's counter.
+"""Id of a task: (number of the run, rank that spawned the task, counter of that rank).
 
-A plain tuple, since the wire and the spool hold primitives only (a named one is pickled by its class).
+Ids are never reused and never derived from a path. The type is a plain tuple because messages and spool files hold
+pickles of primitives only; a NamedTuple would be pickled with a reference to its class.
 """
 
 UNTOLD = 0
-"""The number in the id of a task that a held one has spawned (``pcopy.engine.ticket.Outcome``): a journal is told
-neither of it nor of its end, since the held task spawns it again in a resumed job."""
+"""Counter in the id of a task that was spawned by a task with deferred completion (``pcopy.engine.ticket.Outcome``).
+
+The journal records neither such a task nor its end: a resumed job runs the spawning task again, which spawns it anew.
+"""
 
 Share = tuple[bytes, tuple[tuple[int, int], ...]]
-"""What was counted under a label, which the engine does not read: (counter, number) each."""
+"""Part of a task's counts, as (label, ((counter, number), ...)). The engine does not interpret the label."""
 
 
 class Spawn(NamedTuple):
-    """A task that its maker has described and the engine has not yet numbered.
-
-    ``cost`` is an estimate in bytes (what is moved, plus a share for each call); ``expands`` marks tasks that find
-    more work; ``owner`` is the only rank that may run it, or ``ANYBODY``.
-    """
+    """Description of a new task to which the engine has not assigned an id yet."""
 
     phase: int
     payload: bytes
     cost: int
+    """Estimate in bytes: the bytes that the task moves, plus the equivalent in bytes of its system calls."""
     expands: bool = False
+    """True if the task may find more work, as a directory scan does."""
     owner: int = ANYBODY
+    """The only rank that may run the task, or ``ANYBODY``."""
 
 
 class Task(NamedTuple):
-    """A numbered task. ``payload`` is opaque to the engine."""
+    """A task with an id. The engine does not interpret ``payload``; the other fields are those of ``Spawn``."""
 
     id: TaskId
     phase: int
@@ -52,12 +57,16 @@ class Task(NamedTuple):
 
     @property
     def footprint(self) -> int:
-        """Bytes of memory that the task holds while it is queued."""
+        """Bytes of memory that the task takes while it is queued."""
         return HEADER_BYTES + len(self.payload)
 
 
 def batches(tasks: Iterable[Task], limit: int) -> Iterator[tuple[Task, ...]]:
-    """``tasks`` in their order, in batches of up to ``limit`` bytes; a larger task makes a batch alone."""
+    """Yield ``tasks`` in their order, in batches of up to ``limit`` bytes each.
+
+    The size of a task is the memory that it takes. A larger task makes a batch alone. Without tasks one empty batch is
+    yielded.
+    """
     batch: list[Task] = []
     size = 0
     for task in tasks:

@@ -1,25 +1,27 @@
-"""Termination detection: when is a phase over everywhere?
+"""Termination detection along a tree: finds out when a phase is over on all ranks.
 
 Dijkstra and Scholten, "Termination detection for diffusing computations", Information Processing Letters 11 (1980),
 with credits (Mattern, "Global quiescence detection based on credit distribution and recovery", Information Processing
 Letters 30 (1989)) that keep its tree flat.
 
-The root is engaged at the start of a phase. Each message of work carries credits of one rank's *account*. If it reaches
-a rank that is not engaged, it engages that rank: the account's owner becomes its parent, and it keeps the credits. It
-also keeps further credits of the same account. Credits of all other messages go home (are signalled) at once. An
-engaged rank that sends work issues credits of its own account, so it becomes the parent of a receiver that is not
-engaged. But a rank that is ``DEEPEST`` already gives a part of the credits that it holds. Then the receiver gets the
-*same* parent, and the tree grows no deeper. An account is balanced when all credits that its owner issued are home. A
-rank that is idle, and whose account is balanced, sends home the credits that it holds, and is no longer engaged.
+The root, rank 0, is engaged at the start of a phase. Each message of work carries credits of one rank's *account*. If
+it reaches a rank that is not engaged, it engages that rank: the account's owner becomes its parent, and it keeps the
+credits. It also keeps further credits of the same account. Credits of all other messages are returned to the account's
+owner immediately, by a message of the detector. An engaged rank that sends work issues credits of its own account, so
+it becomes the parent of a receiver that is not engaged. But a rank at the maximum depth passes on a part of the credits
+that it holds. Then the receiver gets the *same* parent, and the tree grows no deeper. An account is balanced when all
+credits that its owner issued have been returned. A rank that is idle, and whose account is balanced, returns the
+credits that it holds, and is no longer engaged.
 
-Why that suffices. (1) While a rank or a message under way holds credits of an account, the account is not balanced. So
-its owner is engaged: it can't have left. (2) So the parent of an engaged rank is engaged. When a rank becomes engaged,
-its own account is balanced, so it is nobody's parent then: no rank is its own ancestor, and every chain of parents ends
-at the root. (3) A rank with work is engaged, and a message of work holds credits. Hence, if the root is idle and its
-account is balanced, no rank is engaged below it: nobody works, and nothing is under way.
+Proof. (1) While a rank or a message in transit holds credits of an account, the account is not balanced. So its owner
+is still engaged. (2) So the parent of an engaged rank is engaged. When a rank becomes engaged, its own account is
+balanced, so no rank has it as its parent: no rank is its own ancestor, and every chain of parents ends at the root. (3)
+A rank with work is engaged, and a message of work holds credits. Hence, if the root is idle and its account is
+balanced, no other rank is engaged: no rank has work, and no message of work is in transit.
 
-If each message were on its sender's account, this would be the algorithm of 1980: its tree grows as deep as the longest
-chain of thefts. If all were on the root's account, it would be Mattern's: the root hears of each theft.
+If each message carried credits of its sender's account, this would be the algorithm of 1980, whose tree grows as deep
+as the longest chain of thefts. If all messages carried credits of the root's account, it would be Mattern's, in which
+the root receives a signal for each theft.
 """
 
 from __future__ import annotations
@@ -32,7 +34,13 @@ from pcopy.errors import InvariantBroken
 
 
 class Engagement(Enum):
-    """Is the rank part of the tree of engaged ranks?"""
+    """State of a rank in the tree of engaged ranks.
+
+    States:
+    - DETACHED: the rank is not part of the tree.
+    - ENGAGED: the rank is part of the tree.
+    - TERMINATED: rank 0 only: the phase is over on all ranks.
+    """
 
     DETACHED = "detached"
     ENGAGED = "engaged"
@@ -44,21 +52,22 @@ TRANSITIONS: Table[Engagement] = {
     Engagement.ENGAGED: frozenset({Engagement.DETACHED, Engagement.TERMINATED}),
     Engagement.TERMINATED: frozenset({Engagement.ENGAGED}),
 }
+"""Allowed transitions of a rank's engagement."""
 
 ISSUED = 1 << 256
-"""Credits issued at a time: enough to be parted thousands of times."""
+"""Number of credits issued with one message: enough to be divided thousands of times."""
 
 DEEPEST = 10
-"""The depth from which on the tree grows no deeper, unless credits run out."""
+"""Depth from which on the tree grows no deeper, unless the rank has no credits to divide."""
 
 _PART = 4
-"""Bits: a message of work gets a sixteenth of what its sender holds."""
+"""Number of bits by which held credits are shifted: a message of work gets a sixteenth of its sender's credits."""
 
 
 class DijkstraScholten:
-    """The detector for one rank, which is told of its messages of work; rank 0 is the root.
+    """Termination detector of one rank. The node informs it of all messages of work; rank 0 is the root.
 
-    What it wants to say itself comes back as (destination, message).
+    Methods return the detector's own messages as (destination, message).
     """
 
     def __init__(self, rank: int) -> None:
@@ -66,17 +75,19 @@ class DijkstraScholten:
         self._phase = -1
         self._parent = -1
         self._held = 0  # credits of the parent's account
-        self._issued = 0  # credits of our account that are not home
+        self._issued = 0  # credits of this rank's account that have not been returned
         self._depth = 0
         self.engagement = Engagement.DETACHED
 
     @property
     def terminated(self) -> bool:
-        """At the root: the phase is over everywhere."""
+        """On rank 0: True if the phase is over on all ranks."""
         return self.engagement is Engagement.TERMINATED
 
     def begin_phase(self, phase: int) -> None:
-        """A new phase; at the root, the computation starts with it."""
+        """Begin a new phase; rank 0 becomes engaged. Raise ``InvariantBroken`` if the last phase is not over on this
+        rank.
+        """
         if self.engagement is Engagement.ENGAGED or self._issued:
             raise InvariantBroken(f"phase {phase} begins while {self._phase} is not over on rank {self._rank}")
         self._phase = phase
@@ -86,7 +97,10 @@ class DijkstraScholten:
             self._enter(Engagement.ENGAGED)
 
     def sent(self, *, starting: bool = False) -> Stamp:
-        """This rank sends a message of work (``starting``: the start of a phase), which is to carry the stamp."""
+        """Record that this rank sends a message of work; return the stamp that the message must carry.
+
+        ``starting``: the message begins a phase. Raise ``InvariantBroken`` if this rank is not engaged.
+        """
         if self.engagement is not Engagement.ENGAGED:
             raise InvariantBroken(f"rank {self._rank} sends work while it is {self.engagement.value}")
         part = self._held >> _PART
@@ -97,7 +111,10 @@ class DijkstraScholten:
         return Stamp(self._rank, ISSUED, self._depth)
 
     def received(self, source: int, stamp: Stamp) -> Outgoing:
-        """This rank has received a message of work of the current phase, with its stamp."""
+        """Record that this rank has received a message of work of the current phase from ``source``, with its stamp.
+
+        Raise ``InvariantBroken`` if the phase is over.
+        """
         account = source if stamp.account == SENDER else stamp.account
         if self.engagement is Engagement.TERMINATED:
             raise InvariantBroken(f"work from rank {source} after the end of phase {self._phase}")
@@ -112,7 +129,10 @@ class DijkstraScholten:
         return self.receive(source, home) if account == self._rank else [(account, home)]
 
     def idle(self) -> Outgoing:
-        """This rank has nothing to do (to be told again after each event while that holds)."""
+        """Handle idleness of this rank: leave the tree if possible; on rank 0, find the end of the phase.
+
+        Must be called again after each event while the rank remains idle.
+        """
         if self.engagement is not Engagement.ENGAGED or self._issued:
             return []
         if not self._rank:
@@ -122,9 +142,9 @@ class DijkstraScholten:
         return [(self._parent, Signal(self._phase, self._held))]
 
     def receive(self, source: int, message: Message) -> Outgoing:
-        """One of the detector's own messages has come."""
+        """Process a message of the detector. Raise ``InvariantBroken`` if it is not valid now."""
         if not isinstance(message, Signal) or message.phase != self._phase or message.received > self._issued:
-            raise InvariantBroken(f"{message} from rank {source} in phase {self._phase}")
+            raise InvariantBroken(f"{message} unexpectedly received from rank {source} in phase {self._phase}")
         self._issued -= message.received
         return []
 

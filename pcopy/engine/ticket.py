@@ -1,6 +1,6 @@
-"""A task as it runs: what it hands over at its end, and the tickets that it may wait for meanwhile.
+"""Interfaces of a running task: the outcome that it returns, and the tickets that it may wait for.
 
-The rules of a task that waits stand in docs/design/engine.md, each with a test in ``tests/engine/test_tickets.py``.
+docs/design/engine.md lists the rules for a task that waits. Each rule has a test in ``tests/engine/test_tickets.py``.
 """
 
 from __future__ import annotations
@@ -15,46 +15,56 @@ Result = TypeVar("Result")
 
 
 class Ticket(Protocol):
-    """Something that was asked for, and is done without this thread."""
+    """Receipt for an operation that was started and is completed without the calling thread, such as a batch of system
+    calls.
+    """
 
     @property
     def is_done(self) -> bool:
-        """Is nothing of it under way any more? Cheap, and never waits."""
+        """True if no part of the operation is in progress any longer. Cheap; never blocks."""
 
     def cancel(self) -> None:
-        """Parts of it that have not begun never begin. It becomes done when all that had begun have ended."""
+        """Cancel the parts of the operation that have not begun.
+
+        The ticket becomes done when all parts that had begun have ended.
+        """
 
 
 class Wake(Protocol):
-    """Wakes a rank that sleeps when one of its tickets becomes done."""
+    """File descriptor that wakes a sleeping rank when one of its tickets becomes done."""
 
     def fileno(self) -> int:
-        """A descriptor that is readable once a ticket has become done, until ``clear``."""
+        """Return a descriptor that is readable from the time when a ticket becomes done until ``clear`` is called."""
 
     def clear(self) -> None:
-        """Resets the wake; the caller looks at all tickets afterwards. Never waits."""
+        """Make the descriptor unreadable again. Never blocks. The caller then checks all tickets."""
 
 
 class Outcome(NamedTuple):
-    """What a finished task hands over at once: the tasks it spawned and what it counted.
+    """Result of a task that has ended: the tasks that it spawned and its counts.
 
-    A task whose effect is only in this rank's memory is ``held``: a journal does not hear of it, so that a resumed job
-    runs it again, until another task is done that has ``settled`` it. It may spawn tasks for its own rank only.
-    ``shares`` tell what of the ``counts`` was counted under which label, for whoever has to take some of it back.
+    *Deferred completion*: if the only effect of a task is in this rank's memory, the journal does not record it as done
+    yet. It does so when a later task, which has used that effect, is done and names the first one. Until then a resumed
+    job runs the first task again. A task with deferred completion may spawn tasks for its own rank only.
     """
 
     spawned: Iterable[Spawn] = ()
+    """Descriptions of the new tasks."""
     counts: Sequence[int] = ()
+    """Number to add to each counter, by the counter's index."""
     settled: Sequence[TaskId] = ()
+    """Ids of tasks with deferred completion that are recorded as done together with this task."""
     held: bool = False
+    """True if the completion of this task is deferred."""
     shares: Sequence[Share] = ()
+    """Parts of ``counts`` by label, so that a resumed job can subtract the counts of a label."""
 
 
 Stepwise = Generator[Ticket | None, None, Result]
-"""What yields None when a slice of it is over, or a ticket: then it goes on once that one is done."""
+"""Generator that yields None at the end of a slice of work, or a ticket; it is resumed once that ticket is done."""
 
 Slices = Stepwise[Outcome]
-"""A task as it runs.
+"""Generator that runs one task and returns its outcome.
 
-Closing it between two slices must leave nothing half done behind.
+Closing the generator between two slices must not leave an operation half done.
 """

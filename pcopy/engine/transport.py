@@ -1,4 +1,7 @@
-"""The interface that carries messages between ranks. All who fill it pass ``tests/engine/transport_conformance.py``."""
+"""Interface of the transports, which carry messages between ranks.
+
+All implementations pass the tests of ``tests/engine/transport_conformance.py``.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from pcopy.engine.ticket import Wake
 
 
 class Transport(Protocol):
-    """One rank's end of the network between ``size`` ranks.
+    """One rank's endpoint of the network that connects ``size`` ranks.
 
-    Messages between two ranks arrive once, whole and in the order in which they were sent. Nothing blocks but
-    ``poll``, and that for no longer than its timeout.
+    Messages from one rank to another arrive exactly once, whole, and in the order in which they were sent. No method
+    blocks except ``poll``, which blocks no longer than its timeout, and ``close``.
     """
 
     @property
@@ -23,23 +26,29 @@ class Transport(Protocol):
 
     @property
     def unsent(self) -> bool:
-        """Is there a message that has not been handed to the network whole?"""
+        """True if a message has not been passed to the network completely."""
 
     def send(self, destination: int, message: Message) -> None:
-        """Takes ``message`` for rank ``destination`` (not this one); raises ``PeerLost`` if it is known to be gone."""
+        """Queue ``message`` for rank ``destination``, which must be another rank. Raise ``PeerLost`` if that rank is
+        known to be lost.
+        """
 
     def poll(self, timeout: float, calm: float = 0.0, wake: Wake | None = None) -> list[tuple[int, Message]]:
-        """What has arrived, as (sender, message); moves unsent messages on.
+        """Return the messages that have arrived, as (sender, message); continue sending queued messages.
 
-        Waits up to ``timeout`` seconds (0: not at all) if nothing has arrived yet, and ``wake`` is not readable; may
-        return early with nothing. The rank has had nothing to do for ``calm`` seconds: who can't be woken may look less
-        often then.
-        Raises ``PeerLost`` when another rank's end closed and all that it sent before has been handed out, unless
-        ``forgive`` named it.
+        Args:
+            timeout: seconds to wait if no message has arrived and ``wake`` is not readable; 0 does not wait. The call
+                may return earlier without messages.
+            calm: seconds for which this rank has had no work. A transport that cannot be woken may then check for
+                messages less often.
+            wake: its descriptor ends the wait when it becomes readable.
+
+        Raise ``PeerLost`` when the connection of another rank was closed and all messages that it sent before were
+        returned. This is not raised for ranks passed to ``forgive``.
         """
 
     def forgive(self, rank: int) -> None:
-        """From now on the end of ``rank``'s connection is expected and no loss."""
+        """Treat the end of the connection to ``rank`` as expected from now on, not as a loss."""
 
     def close(self) -> None:
-        """Hands over what is unsent, then gives the connections back. The end is near: this may wait."""
+        """Send the queued messages, then close the connections. This may block, since the job is about to end."""

@@ -1,8 +1,9 @@
-"""Work stealing, the victim's side: what a rank gives, and which of its tasks it divides for others.
+"""Work stealing, the victim's side: which tasks a rank gives away, and which of its tasks it divides for other ranks.
 
-A task that is divided is over as if it had run, done nothing and spawned its portions, which stand in its place. Only
-a task that is open to all and not begun is divided. Whoever hands ``divide`` in knows how long a task takes, and
-whether it is worth dividing: sooner if somebody is hungry, which is who has asked lately.
+Dividing a task replaces it by its *portions*: these are recorded as spawned, and the divided task as done without
+counts. Only a task that any rank may run, and that has not begun, is divided. The function ``divide`` decides whether
+that is worthwhile, since it knows how long a task takes. It divides sooner if another rank is *hungry*, that is, has
+requested tasks within the last ``HUNGRY`` seconds.
 """
 
 from __future__ import annotations
@@ -18,22 +19,27 @@ from pcopy.engine.under_way import UnderWay
 from pcopy.named import NamedTuple
 
 HUNGRY = 0.5
-"""Seconds after a request for which it is taken that others have nothing to do: a thief asks a rank but seldom."""
+"""Seconds after a request for which other ranks are assumed to have no work. A thief asks the same rank only rarely."""
 
 Divide = Callable[[Task, bool], Sequence[Spawn]]
-"""The portions of a task, each of its phase and open to all; none if it is not to be divided. Is somebody hungry?"""
+"""Function (task, hungry) that returns the portions of a task, or nothing if the task is not to be divided.
+
+Each portion belongs to the phase of the task and may run on any rank. ``hungry`` is True if another rank has requested
+tasks lately.
+"""
 
 
 class _Asking(NamedTuple):
-    """A rank that waits for tasks ``until`` then, in seconds."""
+    """A request that has not been answered."""
 
     source: int
     request: Request
     until: float
+    """Time in seconds at which the request must be answered."""
 
 
 class Victim:
-    """``now``, in seconds, is kept up to date by the node."""
+    """The requests of other ranks for tasks, and the choice of the task that this rank begins next."""
 
     def __init__(
         self,
@@ -43,7 +49,15 @@ class Victim:
         over: Callable[[Task, Sequence[Spawn]], None],
         steering: Steering,
     ) -> None:
-        """``over`` is told of each task that is divided, and of its portions, which it puts into the queue."""
+        """Create the victim's side of one rank.
+
+        Args:
+            queue: tasks of this rank.
+            under_way: tasks that this rank has begun.
+            divide: returns the portions of a task.
+            over: called with each divided task and its portions; adds the portions to the queue.
+            steering: tells which tasks this rank may begin.
+        """
         self._queue = queue
         self._under_way = under_way
         self._divide = divide
@@ -51,38 +65,44 @@ class Victim:
         self._steering = steering
         self._asking: list[_Asking] = []
         self._hungry_until = -inf
-        self._whole: TaskId | None = None  # the last task that was not to be divided
+        self._whole: TaskId | None = None  # the last task that ``divide`` left undivided
         self.now = 0.0
+        """Current time in seconds. The node updates it."""
 
     @property
     def is_hungry(self) -> bool:
-        """Has somebody asked lately?"""
+        """True if another rank has requested tasks within the last ``HUNGRY`` seconds."""
         return self.now < self._hungry_until
 
     def start_afresh(self) -> None:
-        """A phase begins: who was hungry is no more."""
+        """Discard the knowledge of hungry ranks, since a new phase begins."""
         self._hungry_until = -inf
 
     def asked(self, source: int, request: Request, now: float) -> None:
-        """Rank ``source`` has nothing to do; it is told by one of the next ``answers``."""
+        """Record a request from rank ``source``. It is answered later, when there are tasks or its time is over."""
         self._hungry_until = now + HUNGRY
         self._asking.append(_Asking(source, request, now + request.patience))
 
     @property
     def wake_at(self) -> float:
-        """When somebody loses patience, who has asked."""
+        """Time in seconds at which the first pending request must be answered; infinity if there is none."""
         return min((each.until for each in self._asking), default=inf)
 
     def answers(self, phase: int, now: float) -> list[tuple[int, Request, tuple[Task, ...]]]:
-        """Who is to be answered, in their order, and with which tasks; ``phase`` is -1 if there can't be any.
+        """Return the requests to be answered now, in order of arrival, as (source, request, tasks).
 
-        Who asks in another phase gets none, and whoever else gets none yet may wait.
+        Args:
+            phase: current phase, or -1 if no tasks may be given away.
+            now: time in seconds.
+
+        A request of another phase gets no tasks. A request for which there are no tasks yet stays pending until its
+        time is over.
         """
         self.now = now
         if not self._asking:
             return []
         answers, asking, self._asking = [], self._asking, []
-        has_some = not self._under_way.is_untouched or self._rests  # what can't begin here need not run a slice
+        has_some = not self._under_way.is_untouched or self._rests  # tasks that can't begin here
         for each in asking:
             is_current = each.request.phase == phase
             tasks = self._give() if is_current and has_some else ()
@@ -95,7 +115,9 @@ class Victim:
         return answers
 
     def _give(self) -> tuple[Task, ...]:
-        """Half of what others could run. If that is one task, it is divided, if it can be."""
+        """Remove and return half of the tasks that other ranks may run. A single such task is divided first if
+        possible.
+        """
         task = self._queue.take_lone()
         if task is not None and (task.id == self._whole or not self._is_divided(task, hungry=True)):
             self._whole = task.id
@@ -104,11 +126,14 @@ class Victim:
 
     @property
     def _rests(self) -> bool:
-        """May others have all that this rank has?"""
+        """True if other ranks may have all tasks of this rank, since this rank may not begin them."""
         return self._steering.duty is not Duty.ALL
 
     def may_begin(self) -> bool:
-        """Is something to be begun? While somebody is hungry, no more than stays for others."""
+        """Return True if this rank may begin a task now.
+
+        While another rank is hungry, this rank has no more tasks under way than it keeps queued for other ranks.
+        """
         if not (self._under_way.has_room and len(self._queue)):
             return False
         if self._rests:
@@ -116,13 +141,18 @@ class Victim:
         return not self.is_hungry or self._queue.notes > 0 or self._queue.open > len(self._under_way)
 
     def take(self) -> Task | None:
-        """What is to be begun; a portion of it, if it takes long: nobody else can help once it has been begun."""
+        """Remove and return the task to begin, or None if there is none.
+
+        A task that takes long is divided first, and one of its portions is returned: other ranks cannot help with a
+        task that has begun.
+        """
         task = self._queue.pop()
         if task is not None and self._is_divided(task, hungry=self.is_hungry):
             task = self._queue.pop()
         return task
 
     def _is_divided(self, task: Task, *, hungry: bool) -> bool:
+        """Divide ``task`` if that is allowed and worthwhile; return True if it was divided."""
         portions = self._divide(task, hungry) if task.owner == ANYBODY else ()
         if portions:
             self._over(task, portions)

@@ -88,15 +88,15 @@ def announced(run: Run) -> bytes:
 
 
 UNUSABLE = {
-    "full": b"which is no job's; name a new or an empty directory",
-    "full/file": b"Not a directory; name a job's directory, or one to be made",
+    "full": b"which is not a job's; name a new or an empty directory",
+    "full/file": b"Not a directory; name a job directory, or one that does not exist yet",
     "full/file/job": b"not a directory, so that",
     "source": b"copied from or to; name another directory",
     "source/job": b"copied from or to; name another directory",
     "copy": b"copied from or to; name another directory",
     "copy/job": b"copied from or to; name another directory",
     "link/job": b"copied from or to; name another directory",
-    "/proc/job": b"No such file or directory; name another place",
+    "/proc/job": b"No such file or directory; choose another directory",
 }
 
 

@@ -254,5 +254,5 @@ def test_a_job_of_somebody_else_is_named(tree: Path, area: Path, env: dict[str, 
     os.chown(job, UNKNOWN, UNKNOWN)
     for words in (["--resume"], ["--resume", name]):
         run = refused(*words, env=env)
-        assert b"; only user %d can go on with it\n" % UNKNOWN in run.stderr, show(run)
+        assert b"; only user %d can resume it\n" % UNKNOWN in run.stderr, show(run)
         assert b"keep new jobs" not in run.stderr, show(run)

@@ -96,7 +96,7 @@ def test_lmdb_names_the_full_spool_and_loses_nothing(area: Path) -> None:
     with mounted("tmpfs", area, size=4 << 20) as point:
         error = conformance.full_spool(open_lmdb, point)
         assert error.filename == str(point)
-        assert "no room for tasks that wait" in str(error)
+        assert "no room for waiting tasks" in str(error)
         store = open_lmdb(point)
         appended = 0
         with pytest.raises(OSError, match="no room"):

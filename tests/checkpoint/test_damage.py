@@ -122,7 +122,7 @@ def test_a_missing_run_is_refused(job: Path) -> None:
 def test_a_base_of_another_rank_or_run_is_refused(job: Path) -> None:
     (job / "run-1" / "base-0").replace(job / "run-1" / "base-1")
     (job / "run-1" / "base-0").write_bytes((job / "run-1" / "base-1").read_bytes())
-    refused(job, "base-1: damaged at byte 0: the base of run 1, rank 0")
+    refused(job, "base-1: damaged at byte 0: belongs to run 1, rank 0")
 
 
 def pickled(*values: Any) -> bytes:
@@ -141,13 +141,13 @@ HEAD = ("pcopy-base", VERSION, 1, 1, 2, -1, ())
         ),
         ((("pcopy-base", 1, *HEAD[2:]), 0), "version 1 of pcopy-base; this pcopy reads version 6; end the job"),
         ((("pcopy", *HEAD[1:]), 0), "no file of the format pcopy-base"),
-        ((HEAD[:-1], 0), "no header"),
+        ((HEAD[:-1], 0), "not the header"),
         ((HEAD, [], 1), "the end of 1 tasks"),
         ((HEAD, 0, 0), "the end of 0 tasks"),
         ((HEAD, 0, [tuple(FIRST[0])]), "the end of 0 tasks"),
         ((HEAD, [tuple(FIRST[0])], 0), "the end of 0 tasks"),
         ((HEAD, [tuple(FIRST[0])]), "it ends after 1 tasks"),
-        ((HEAD, [7], 1), "no task"),
+        ((HEAD, [7], 1), "not a task"),
         ((HEAD, "tasks", 0), "neither tasks nor the end"),
         ((("pcopy-base", VERSION, 1, 1, 3, -1, ()), 0), "for 3 ranks; the run has 2"),
         ((*HEAD,), "no file of the format"),
@@ -166,10 +166,10 @@ def test_a_base_with_anything_else_in_it_is_refused(job: Path, values: tuple[Any
             "version 7 of pcopy-checkpoint; this pcopy reads version 6; end the job",
         ),
         (("pcopy-checkpoint", 1, 1, 2), "version 1 of pcopy-checkpoint; this pcopy reads version 6; end the job"),
-        (("pcopy-checkpoint", VERSION, 1), "no run"),
-        (("pcopy-checkpoint", VERSION, 1, 0), "no run"),
-        (("pcopy-checkpoint", VERSION, 0, 2), "no run"),
-        (("pcopy-checkpoint", VERSION, "1", 2), "no run"),
+        (("pcopy-checkpoint", VERSION, 1), "not the number of a run"),
+        (("pcopy-checkpoint", VERSION, 1, 0), "not the number of a run"),
+        (("pcopy-checkpoint", VERSION, 0, 2), "not the number of a run"),
+        (("pcopy-checkpoint", VERSION, "1", 2), "not the number of a run"),
         (("pcopy-checkpoint", "1", 1, 2), "no file of the format"),
         ((), "no file of the format"),
         (1, "no file of the format"),

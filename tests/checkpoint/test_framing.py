@@ -83,7 +83,7 @@ def test_a_torn_tail_whose_first_page_is_missing_is_ignored(file: Path) -> None:
     begun = framed(*some[:2])
     for lost in range(8, len(last)):
         assert read(file, begun + bytes(lost) + last[lost:]) == some[:2], lost
-    with pytest.raises(Refused, match=f"at byte {first}: no whole record, but there is one behind it"):
+    with pytest.raises(Refused, match=f"at byte {first}: the record is not complete, but a complete one follows"):
         read(file, begun[:first] + bytes(100) + begun[first + 100 :] + last)
 
 
@@ -114,7 +114,9 @@ def test_a_flipped_bit_in_any_other_frame_is_refused(file: Path) -> None:
                 read(file, bytes(whole))
             whole[at] ^= bit
     whole[:8] = (len(whole) - HEADER).to_bytes(8, "big")
-    with pytest.raises(Refused, match="facts: damaged at byte 0: no whole record, but there is one behind it"):
+    with pytest.raises(
+        Refused, match="facts: damaged at byte 0: the record is not complete, but a complete one follows"
+    ):
         read(file, bytes(whole))
 
 
@@ -130,7 +132,7 @@ def test_a_frame_far_behind_the_damage_is_found(file: Path) -> None:
     """Wherever it lies with regard to the blocks in which it is searched for."""
     for shift in range(-3, HEADER + 3):
         junk = b"\xff" * ((1 << 20) + shift)
-        with pytest.raises(Refused, match="at byte 0: no whole record, but there is one behind it"):
+        with pytest.raises(Refused, match="at byte 0: the record is not complete, but a complete one follows"):
             read(file, junk + framed(*payloads(5)))
         assert read(file, junk) == []
 

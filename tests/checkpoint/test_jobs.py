@@ -237,7 +237,7 @@ def test_a_full_disk_leaves_the_old_file(session_scratch: Path) -> None:
 def test_a_foreign_directory_never_becomes_a_job(area: Path) -> None:
     (area / "job").mkdir(0o755)
     (area / "job" / "thesis").write_text("mine")
-    assert "holds thesis, which is no job's" in refusal(lambda: create(bytes(area / "job"), job_of(some_root())))
+    assert "holds thesis, which is not a job's" in refusal(lambda: create(bytes(area / "job"), job_of(some_root())))
     assert "no job is in" in refusal(lambda: take(bytes(area / "job")))
     assert not jobs.is_job(bytes(area / "job"))
     assert os.listdir(area / "job") == ["thesis"]

@@ -111,7 +111,7 @@ ONE = (tuple(task(5)),)
 )
 def test_anything_else_is_no_record(parts: Any) -> None:
     packed = b"".join(pickle.dumps(part, 5) for part in parts) if isinstance(parts, tuple) else pickle.dumps(parts)
-    with pytest.raises(ValueError, match=r"no |number of tasks"):
+    with pytest.raises(ValueError, match=r"not |number|cannot be unpickled"):
         read_record(packed)
 
 
@@ -137,7 +137,7 @@ def test_anything_else_is_no_record(parts: Any) -> None:
     ],
 )
 def test_anything_else_is_no_task(fields: Any) -> None:
-    with pytest.raises(ValueError, match="no task"):
+    with pytest.raises(ValueError, match="not a task"):
         as_task(fields)
 
 

@@ -216,7 +216,7 @@ def test_what_looks_like_a_damaged_job_is_one_only_with_its_files(area: Path, st
         damage(area / name)
         (area / name / change).unlink() if name == "less" else (area / name / change).touch()
         before = sorted(os.listdir(area / name))
-        with pytest.raises(Refused, match="thesis, which is no job's" if name == "more" else "no job is in this"):
+        with pytest.raises(Refused, match="thesis, which is not a job's" if name == "more" else "no job is in this"):
             jobs.discard(bytes(area / name), lambda job: None, Told())
         assert sorted(os.listdir(area / name)) == before
 

@@ -200,7 +200,7 @@ def test_a_note_never_waits() -> None:
         stage.driver.run()
     assert caught.value.status == INTERNAL
     assert stage.node.aborted is not None
-    assert "a note waits on rank 1" in stage.node.aborted.text
+    assert "rank 1: a note must not wait for a ticket" in stage.node.aborted.text
     assert stage.tickets[b"n"][0].cancelled
     assert stage.told == "nwn/"
 

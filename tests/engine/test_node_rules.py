@@ -82,7 +82,7 @@ def test_ready_twice() -> None:
 
 def test_what_nobody_knows_is_refused_in_any_state() -> None:
     for spoken in (Spoken(1, 3), working()):
-        with pytest.raises(InvariantBroken, match="does not know what rank 2 says"):
+        with pytest.raises(InvariantBroken, match="unknown message from rank 2"):
             spoken.node.receive(2, ("what?",), 0.0)  # type: ignore[arg-type]
 
 

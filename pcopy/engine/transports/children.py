@@ -1,8 +1,8 @@
-"""The forked ranks as processes: how each one ended, and that none is left behind.
+"""Child processes of rank 0 that run the forked ranks: reports how each one ended, and leaves none of them running.
 
-The rule: a process id is signalled only while its process has not been reaped, since the kernel may give the id to
-somebody else's process afterwards. So all waiting and killing goes through one table, which forgets a child in the
-moment it is reaped.
+A process id is signalled only while its process has not been reaped, since the kernel may give the id to an unrelated
+process afterwards. All waiting and killing therefore uses one table, from which a child is removed at the moment it is
+reaped.
 """
 
 from __future__ import annotations
@@ -15,47 +15,53 @@ import time
 from pcopy.errors import REFUSED, STOPPED
 
 _FATE_WAIT = 0.01
-"""Seconds that a dead child has to become waitable: its sockets close a little earlier."""
+"""Seconds to wait until waitpid(2) can report a dead child, whose sockets close a little earlier."""
 _SHORTEST_PAUSE = 0.0005
-"""Seconds between the first two looks at children that end."""
+"""Seconds between the first two checks of children that are ending."""
 _LONGEST_PAUSE = 0.02
-"""Seconds to which the pause between two looks grows."""
+"""Seconds to which the pause between two checks of ending children grows."""
 
 
 class Children:
-    """The table of one parent's children that have not been reaped; empty in a child."""
+    """Table of a parent's children that have not been reaped. In a child process it is empty."""
 
     def __init__(self) -> None:
         self._alive: dict[int, int] = {}
         self._codes: dict[int, int] = {}
 
     def add(self, rank: int, process: int) -> None:
+        """Add the process with the id ``process``, which runs ``rank``."""
         self._alive[rank] = process
 
     def fate(self, rank: int) -> str | None:
-        """How ``rank``'s process ended, in words; None if it can't be said within some milliseconds."""
+        """Return a description of how the process of ``rank`` ended; None if that is not known within some
+        milliseconds.
+        """
         until = time.monotonic() + _FATE_WAIT
         while rank in self._alive and not self._wait(rank, os.WNOHANG) and time.monotonic() < until:
             time.sleep(_SHORTEST_PAUSE)
         return _describe(self._codes[rank]) if rank in self._codes else None
 
     def gave_up(self, rank: int) -> bool:
-        """Has ``rank``'s process ended by itself, because the system refused it something (``Hindered``)?"""
+        """Return True if the process of ``rank`` ended by itself because the system refused it a resource
+        (``Hindered``).
+        """
         return self._codes.get(rank) in (STOPPED, REFUSED)
 
     def reap(self, grace: float) -> None:
-        """Waits up to ``grace`` seconds until all have exited, then kills the rest and waits for them."""
+        """Wait up to ``grace`` seconds until all children have exited; then kill the rest and wait for them."""
         self._collect(grace)
         self._signal()
         for rank in list(self._alive):
             self._wait(rank, 0)
 
     def kill(self) -> None:
-        """Kills all at once. One that is stuck in a system call is not waited for: ``reap`` does that."""
+        """Kill all children. Do not wait for one that is blocked in a system call; ``reap`` does."""
         self._signal()
         self._collect(_FATE_WAIT)
 
     def _collect(self, seconds: float) -> None:
+        """Reap children that exit within ``seconds``."""
         until = time.monotonic() + seconds
         pause = _SHORTEST_PAUSE
         while True:
@@ -68,16 +74,20 @@ class Children:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _signal(self) -> None:
+        """Send SIGKILL to all children."""
         for process in self._alive.values():
             with contextlib.suppress(ProcessLookupError):  # where SIGCHLD is ignored the kernel has reaped it
                 os.kill(process, signal.SIGKILL)
 
     def _wait(self, rank: int, options: int) -> bool:
-        """Has ``rank``'s process been reaped? Waits for it if ``options`` is 0."""
+        """Reap the process of ``rank`` with waitpid(2) and ``options``; return True if it has been reaped.
+
+        If ``options`` is 0, block until it has exited.
+        """
         try:
             process, status = os.waitpid(self._alive[rank], options)
         except OSError:
-            # Nobody knows how it ended: waitpid failed, or the kernel reaped it, since our parent ignores SIGCHLD.
+            # The exit status is lost: waitpid failed, or the kernel reaped the child, since SIGCHLD is ignored.
             del self._alive[rank]
             return True
         if process == 0:
@@ -88,6 +98,7 @@ class Children:
 
 
 def _describe(exit_code: int) -> str:
+    """Return a description of an exit code; a negative one is the number of a signal."""
     if exit_code >= 0:
         return f"it exited with status {exit_code}"
     try:

@@ -1,24 +1,26 @@
-"""Ranks on one machine: forked processes tied pairwise by Unix stream sockets. The parent is rank 0.
+"""Transport for ranks on one host: forked processes, connected pairwise by Unix stream sockets. The parent is rank 0.
 
-Three rules carry it:
+Three rules make it work:
 
-1. *An end of a pair is held by one process only.* Only then does a process's death show as the end of its connections.
-   A pair (i, k), i < k, is made just before rank i is forked. The parent gives up i's end right after that fork and
-   k's end after k's; every child closes what it inherited for others before it does anything else. So the parent holds
-   at most k (size - k) ends of ranks not forked yet, about size^2 / 4, and never all size^2.
-2. *Nothing but poll waits.* A message goes to the socket as far as it fits; the rest stays in the peer's queue and
-   follows when epoll says that there is room. Two ranks that send to each other at once therefore never wait for each
-   other.
-3. *A stream that ended is read to its end first.* A Unix socket keeps what was sent into it, even where a later read
-   or write reports ECONNRESET or EPIPE (unix(7)), so a failed write only ends the writing; the loss is told by the
-   reading, and only by a poll that has nothing else to hand out.
+1. *One process only has each end of a socket pair open.* Only then does the death of a process show as the end of its
+   connections. A pair (i, k), i < k, is created just before rank i is forked. The parent closes i's end right after
+   that fork, and k's end after the fork of k. Every child first closes all ends that it inherited for other ranks. So
+   the parent has at most k (size - k) ends of ranks that are not forked yet open, about size^2 / 4 and never all
+   size^2.
+2. *Only poll blocks.* A message is written to the socket as far as it fits. The rest stays in the peer's queue and is
+   written when epoll reports that there is room. So two ranks that send to each other at the same time never wait for
+   each other.
+3. *A stream that has ended is first read to its end.* A Unix socket keeps the data sent into it, even if a later read
+   or write reports ECONNRESET or EPIPE (unix(7)). So a failed write only ends the writing. The loss is reported by
+   reading, and only by a poll that has no messages to return.
 
-A frame is the length of its body (8 bytes, network order) and the body, ``pcopy.engine.messages``' wire form.
+A frame is the length of its body (8 bytes, network order) and the body, a message in the wire format of
+``pcopy.engine.messages``.
 """
 
 from __future__ import annotations
 
-import _socket  # socket makes enums of all its constants, which takes as long as the copy of many files
+import _socket  # the module socket makes enums of all its constants, which takes as long as copying many files
 import itertools
 import os
 import resource
@@ -39,28 +41,32 @@ from pcopy.engine.transports.children import Children
 from pcopy.errors import HINDRANCES, INTERNAL, STOPPED, InvariantBroken, PeerLost, Refused, hindrance, story
 
 _PAUSES = (0.001, 0.02, 0.1)
-"""Seconds before the second, third and fourth try of a call that the system has refused."""
+"""Seconds before the second, third and fourth attempt of a call that the system has refused."""
 _HEADER = struct.Struct("!Q")
 _READ_BYTES = 256 << 10
-"""Bytes taken from a socket at once: somewhat more than Linux lets a Unix socket hold."""
+"""Maximum bytes read from a socket in one call: somewhat more than Linux lets a Unix socket hold."""
 _JOIN_BYTES = 16 << 10
-"""A body up to this size is copied behind its header, which is cheaper than a second piece."""
+"""Size up to which a body is copied behind its header, which is cheaper than writing a second buffer."""
 _PIECES = 64
-"""Queued pieces handed to one sendmsg; below the 1024 of IOV_MAX."""
+"""Maximum number of queued buffers passed to one sendmsg(2); below IOV_MAX, which is 1024."""
 _LONGEST_WAIT = 3600.0
-"""Seconds; epoll counts milliseconds in an int, so that an endless timeout has to be cut."""
+"""Maximum timeout in seconds for epoll, which counts milliseconds in an int."""
 _LOSS_DELAY = 0.1
-"""Seconds for which other ranks' traffic goes before a loss: it may hold the reason, an Abort, but never hides it."""
+"""Seconds for which messages of other ranks are returned before a loss is reported.
+
+One of them may contain the reason, an Abort. The delay is limited, so that messages never hide the loss.
+"""
 _SPARE_DESCRIPTORS = 32
-"""Open files that a rank may need beside its connections."""
+"""Number of descriptors that a rank may need in addition to its connections."""
 
 Result = TypeVar("Result")
 
 
 def insist(call: Callable[..., Result], *arguments: Any) -> Result:
-    """``call`` again after an error that is none of the connection's: memory may be short for a moment.
+    """Return the result of ``call``; retry it after errors that are not the connection's, such as a temporary lack of
+    memory.
 
-    Nothing has been sent or received by a call that fails. Raises the last ``OSError``.
+    A call that fails has sent or received nothing. Raise the last ``OSError``.
     """
     for pause in _PAUSES:
         try:
@@ -73,7 +79,17 @@ def insist(call: Callable[..., Result], *arguments: Any) -> Result:
 
 
 class Peer:
-    """One connection: what is still to be written, and what of a frame has been read."""
+    """Connection to one rank: its socket, the data to be written, and the frame that has been read in part.
+
+    Attributes:
+        outgoing: buffers that have not been written.
+        writable: False once writing has failed.
+        head: bytes read that do not make a complete frame header, or begin the next frame.
+        body: buffer of a frame whose body is incomplete, filled up to ``filled``; None if there is none.
+        ended: monotonic time in seconds at which the stream ended.
+        lost: reason of the loss, once it has been reported.
+        forgiven: True if the end of the connection is expected.
+    """
 
     __slots__ = ("body", "ended", "filled", "forgiven", "head", "lost", "outgoing", "rank", "socket", "writable")
 
@@ -91,17 +107,24 @@ class Peer:
         self.forgiven = False
 
     def close(self) -> None:
-        with suppress(OSError):  # all that was to be sent has been taken
+        """Close the socket."""
+        with suppress(OSError):  # all data have been passed to the socket before, or the connection is broken
             self.socket.close()
 
 
 class LocalTransport:
-    """One process's end of the network that ``fork_ranks`` made; fills ``pcopy.engine.transport.Transport``."""
+    """One process's endpoint of the network created by ``fork_ranks``; implements
+    ``pcopy.engine.transport.Transport``.
+    """
 
     def __init__(self, rank: int, size: int, ends: Mapping[int, int], children: Children) -> None:
-        """``ends``: peer rank -> descriptor, owned from now on; ``children``: rank 0's, none elsewhere.
+        """Create the endpoint.
 
-        They are reaped after ``close``: children that still write to rank 0 would wait in vain.
+        Args:
+            ends: descriptor of the socket to each other rank; this object owns them from now on.
+            children: on rank 0 the child processes; empty on other ranks.
+
+        The caller reaps the children after ``close``: children that still write to rank 0 would otherwise never end.
         """
         self.rank = rank
         self.size = size
@@ -119,13 +142,15 @@ class LocalTransport:
 
     @property
     def unsent(self) -> bool:
+        """True if a socket has not taken all queued data."""
         return bool(self._waiting)
 
     def send(self, destination: int, message: Message) -> None:
-        """Takes ``message``, and hands as much of it to the socket as fits there.
+        """Queue ``message``, and write as much of it to the socket as fits.
 
-        Raises ``PeerLost`` once ``poll`` has told of that loss, and ``InvariantBroken`` if ``destination`` is this rank
-        or none. Until the loss is told, and always for a forgiven rank, a message to a closed connection is dropped.
+        Raise ``PeerLost`` once ``poll`` has reported that loss, and ``InvariantBroken`` if ``destination`` is this rank
+        or does not exist. Before the loss is reported, and always for a rank passed to ``forgive``, a message to a
+        closed connection is dropped.
         """
         peer = self._peer(destination)
         if peer.lost and not peer.forgiven:
@@ -142,9 +167,10 @@ class LocalTransport:
             self._write(peer)
 
     def poll(self, timeout: float, calm: float = 0.0, wake: Wake | None = None) -> list[tuple[int, Message]]:
-        """What has arrived; see ``Transport.poll``. Returns early with nothing when the last unsent message has gone.
+        """Return the messages that have arrived; see ``Transport.poll``.
 
-        Raises ``PeerLost``, once per lost rank, and ``InvariantBroken`` if a peer sends something else than messages.
+        Return early without messages when the last queued message has been sent. Raise ``PeerLost``, once per lost
+        rank, and ``InvariantBroken`` if a peer sends data that are not messages.
         """
         if wake is not self._wake:
             self._listen(wake)
@@ -174,15 +200,17 @@ class LocalTransport:
                 return arrived
 
     def forgive(self, rank: int) -> None:
+        """Treat the end of the connection to ``rank`` as expected, also if it has ended already."""
         peer = self._peer(rank)
         peer.forgiven = True
         if peer in self._losses:
             self._losses.remove(peer)
 
     def close(self) -> None:
-        """Waits until the sockets have taken what is unsent, then closes them. May be called again.
+        """Wait until the sockets have taken all queued data, then close them. May be called again.
 
-        What arrives meanwhile is read and dropped: the sender may be closing as well, and would wait for this rank.
+        Messages that arrive meanwhile are read and dropped: their sender may be closing, too, and would wait for this
+        rank.
         """
         if self._epoll.closed:
             return
@@ -205,6 +233,7 @@ class LocalTransport:
             self._epoll.close()
 
     def _listen(self, wake: Wake | None) -> None:
+        """Register the descriptor of ``wake`` with epoll in place of the previous one."""
         if self._wake_descriptor >= 0:
             with suppress(OSError):  # it may have been closed
                 self._epoll.unregister(self._wake_descriptor)
@@ -214,13 +243,16 @@ class LocalTransport:
             self._wake_descriptor = wake.fileno()
 
     def _peer(self, rank: int) -> Peer:
+        """Return the connection to ``rank``; raise ``InvariantBroken`` if there is none."""
         peer = self._peers.get(rank)
         if peer is None:
             raise InvariantBroken(f"rank {self.rank} of {self.size} has no connection to rank {rank}")
         return peer
 
     def _read(self, peer: Peer, arrived: list[tuple[int, Message]]) -> None:
-        """One read from ``peer``: appends the messages that it completed, notes the end of the stream."""
+        """Read once from ``peer``: append the messages that are complete to ``arrived``; record the end of the
+        stream.
+        """
         try:
             if peer.body is not None:
                 taken = insist(peer.socket.recv_into, memoryview(peer.body)[peer.filled :])
@@ -243,7 +275,10 @@ class LocalTransport:
             self._split(peer, self._buffer[: start + taken], arrived)
 
     def _split(self, peer: Peer, data: memoryview, arrived: list[tuple[int, Message]]) -> None:
-        """Cuts ``data`` into frames. An unfinished body gets its own buffer, into which the next reads go directly."""
+        """Split ``data`` into frames; append the messages of complete ones to ``arrived``.
+
+        An incomplete body gets a buffer of its own, into which later reads go directly.
+        """
         position, end = 0, len(data)
         while end - position >= _HEADER.size:
             (length,) = _HEADER.unpack_from(data, position)
@@ -259,7 +294,7 @@ class LocalTransport:
         peer.head = bytes(data[position:])
 
     def _write(self, peer: Peer) -> None:
-        """Hands queued pieces to the socket until it is full; epoll is asked for room only while something is left."""
+        """Write queued data to the socket until it is full. Epoll reports free room only while data remain."""
         outgoing = peer.outgoing
         try:
             while outgoing:
@@ -284,7 +319,9 @@ class LocalTransport:
             insist(self._epoll.modify, peer.socket, select.EPOLLIN)
 
     def _end(self, peer: Peer) -> None:
-        """The stream from ``peer`` is over, and so is the one to it: nobody closes half a connection here."""
+        """Close the connection to ``peer``, whose stream has ended. Connections are never closed in one direction
+        only.
+        """
         del self._by_descriptor[peer.socket.fileno()]
         insist(self._epoll.unregister, peer.socket)
         peer.close()
@@ -296,6 +333,7 @@ class LocalTransport:
             self._losses.append(peer)
 
     def _tell_loss(self) -> None:
+        """Raise ``PeerLost`` for the first rank whose loss has not been reported."""
         peer = self._losses.popleft()
         reason = self.children.fate(peer.rank) or "its connection closed"
         if peer.head or peer.body is not None:
@@ -305,17 +343,19 @@ class LocalTransport:
 
 
 def fork_ranks(size: int, program: str = "pcopy") -> LocalTransport:
-    """Forks ``size`` - 1 children and returns in every process with its own transport; the caller is rank 0.
+    """Fork ``size`` - 1 child processes; return in every process with its own transport. The caller is rank 0.
 
-    A child must leave by ``os._exit``: what its parent meant to do at exit is not its business. It dies with the
-    thread that called this function (``PR_SET_PDEATHSIG``), which should be the main one. Raises the soft limit of
-    descriptors as far as needed, and leaves it so. No other thread may live: its locks would stay locked in children.
-    Raises ``Refused`` if a limit of the system doesn't allow that many ranks; then no child is left.
+    A child must exit by ``os._exit``, so that it does not run the parent's exit handlers. It is killed when the thread
+    that called this function ends (``PR_SET_PDEATHSIG``); that should be the main thread. The soft limit of descriptors
+    is raised as far as needed, and stays so. No other thread may exist, because its locks would stay locked in the
+    children.
+
+    Raise ``Refused`` if a limit of the system does not allow that many ranks; no child remains then.
     """
     allow_descriptors(size)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and not stream.closed:
-            stream.flush()  # what is buffered would be written by every child again
+            stream.flush()  # otherwise every child would write the buffered text again
     if not is_alone():
         raise InvariantBroken("ranks are forked while other threads run")
     parent = os.getpid()
@@ -337,8 +377,8 @@ def fork_ranks(size: int, program: str = "pcopy") -> LocalTransport:
         return LocalTransport(0, size, ends[0], children)
     except BaseException as error:
         if os.getpid() != parent:
-            # A signal's exception in a child that has not got out of here yet: the siblings and the caller's frames
-            # are the parent's.
+            # A signal handler has raised in a child that has not returned yet. The other children and the caller's
+            # frames belong to the parent, so this child must not unwind through them.
             os._exit(INTERNAL)
         children.reap(0.0)
         for each in ends:
@@ -349,12 +389,14 @@ def fork_ranks(size: int, program: str = "pcopy") -> LocalTransport:
 
 
 def _become_child(rank: int, parent: int, ends: list[dict[int, int]], program: str) -> LocalTransport:
-    """The child's side of the fork; never lets an exception out, since the frames above are the parent's."""
+    """Complete the fork in the child process. Never raise an exception, since the calling frames belong to the
+    parent.
+    """
     try:
-        with suppress(OSError):  # where a sandbox refuses it, the end of rank 0's connection still tells
+        with suppress(OSError):  # if a sandbox refuses it, the end of rank 0's connection still shows its death
             libc.end_with_parent()
         if os.getppid() != parent:
-            os._exit(INTERNAL)  # it died before the call above
+            os._exit(INTERNAL)  # the parent died before the call above
         for owner, others in enumerate(ends):
             if owner != rank:
                 _close_all(others)
@@ -369,8 +411,12 @@ def _become_child(rank: int, parent: int, ends: list[dict[int, int]], program: s
 
 
 def allow_descriptors(size: int) -> None:
-    """Raises the soft limit of open files to the hard one if forking ``size`` ranks needs more; or ``Refused``."""
-    worst = {0, max(0, (size - 1) // 2), max(0, size // 2 - 1)}  # of a parabola's values the greatest is in its middle
+    """Raise the soft limit of open files if forking ``size`` ranks needs more descriptors.
+
+    Raise ``Refused`` if the hard limit is too low.
+    """
+    # The number of open ends is a parabola over the ranks forked so far: its maximum is at the start or in the middle.
+    worst = {0, max(0, (size - 1) // 2), max(0, size // 2 - 1)}
     peak = max(size - 1 + rank * (size - rank) + 2 * (size - rank - 1) for rank in worst)
     needed = _open_descriptors() + peak + _SPARE_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -383,7 +429,9 @@ def allow_descriptors(size: int) -> None:
 
 
 def _open_descriptors() -> int:
-    """Return how many descriptors are open; raises ``Refused`` without /proc, on which much of the package relies."""
+    """Return the number of open descriptors. Raise ``Refused`` if /proc is not mounted; much of the package needs
+    it.
+    """
     try:
         return len(os.listdir("/proc/self/fd"))
     except FileNotFoundError as error:
@@ -391,6 +439,7 @@ def _open_descriptors() -> int:
 
 
 def _close_all(ends: dict[int, int]) -> None:
+    """Close all descriptors in ``ends`` and remove them from it."""
     while ends:
         with suppress(OSError):
             os.close(ends.popitem()[1])

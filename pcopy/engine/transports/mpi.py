@@ -1,25 +1,26 @@
-"""Ranks under ``mpiexec`` or ``srun``. The only module that imports mpi4py; importing it does not initialise MPI.
+"""Transport for ranks started by ``mpiexec`` or ``srun``.
 
-Two rules carry it:
+This is the only module that imports mpi4py. Importing it does not initialise MPI. Two rules make it work:
 
 1. *The sender keeps the bytes* until MPI has completed the request (MPI 4.1, section 3.7.2).
-2. *Messages of one sender are handed out in the order in which they were matched.* MPI matches the messages of one pair
+2. *Messages of one sender are returned in the order in which they were matched.* MPI matches the messages of one pair
    in the order of their sends (section 3.5), but a long one may complete after a short one that follows it. A receive
    is started as soon as its message is matched, so that no sender waits for a rank that is busy.
 
-MPI implementations wait by spinning. So ``poll`` sleeps between two looks (in a poll(2) on the descriptors that may
-wake it): for an eighth of the time for which no message has come or gone, within limits. (Pauses that double would be
-worse: of two ranks that answer each other, each would find the answer up to twice as late as it came, the other would
-wait longer still, and at last both would sleep for the longest pause.)
+MPI implementations wait by spinning. So ``poll`` sleeps between two checks, in a poll(2) on the descriptors that may
+wake it. It sleeps for an eighth of the time since the last message was sent or received, within limits. (Pauses that
+double would be worse: of two ranks that answer each other, each would find the answer up to twice as late as it
+arrived, the other would wait longer still, and in the end both would sleep for the longest pause.)
 
-The end of each pause costs some 40 us of the processor. So a rank that has had no task for a while sleeps for a
-sixteenth of that time, even if messages come: they only tell that others have no tasks either.
+The end of each pause costs some 40 us of processor time. So a rank that has had no task for a while sleeps for a
+sixteenth of that time, even if messages arrive: they only report that other ranks have no tasks either.
 
-MPI does not tell that a rank has died. mpiexec ends all ranks then; srun lets the others wait for ever, unless it was
-given --kill-on-bad-exit. So ranks can ``watch`` each other's processes.
+MPI does not report that a rank has died. mpiexec then ends all ranks. srun lets the others wait for ever, unless it was
+started with --kill-on-bad-exit. So ranks can watch each other's processes.
 
 MPICH keeps its shared memory in /dev/shm under a name until MPI_Finalize, and so for ever after an abort or a kill.
-Once all ranks have opened it nobody needs the name, so it is removed then, and nothing is left behind.
+Once all ranks have opened it the name is not needed any longer. It is removed then, so that no file remains after an
+abort.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ import mpi4py
 mpi4py.rc.initialize = False
 mpi4py.rc.finalize = False
 
-from mpi4py import MPI  # noqa: E402  (the switches above are read by this import)
+from mpi4py import MPI  # noqa: E402  (this import reads the settings above)
 
 from pcopy import libc  # noqa: E402
 from pcopy.engine.messages import Message, decode, encode, load_primitives  # noqa: E402
@@ -52,43 +53,47 @@ from pcopy.errors import REFUSED, InvariantBroken, PcopyError, PeerLost, Refused
 from pcopy.named import NamedTuple  # noqa: E402
 
 _TAG = 1
-"""Of all of pcopy's messages."""
+"""Tag of all messages of pcopy."""
 _SHORTEST_PAUSE = 20e-6
-"""Seconds between two looks for messages right after one has come: MPI has nothing that a process could sleep on."""
+"""Seconds between two checks for messages right after one has arrived: MPI has no descriptor to sleep on."""
 _LONGEST_PAUSE = 2e-3
-"""Seconds to which that pause grows while nothing comes."""
+"""Seconds to which the pause between two checks for messages grows while none arrives."""
 _PAUSE_SHARE = 1 / 8
-"""The pause as a share of the time for which nothing has come."""
+"""Pause between two checks for messages, as a fraction of the time since the last message."""
 _LONGEST_CALM_PAUSE = 120e-3
-"""Seconds to which the pause of a rank that has had no work for long grows."""
+"""Seconds to which the pause between two checks grows on a rank that has had no work for a long time."""
 _CALM_SHARE = 1 / 16
-"""The pause as a share of the time without work."""
+"""Pause between two checks for messages, as a fraction of the time for which the rank has had no work."""
 _NEIGHBOUR_PAUSE = 0.25
-"""Seconds between two looks whether a neighbour lives."""
+"""Seconds between two checks whether a watched process lives."""
 _RECEIVING_BYTES = 64 << 20
-"""Bytes of long messages under way to this rank, above which no further one is matched."""
+"""Bytes of long messages being received above which no further message is matched."""
 _MATCHED_AT_ONCE = 1024
-"""Messages that one look takes, so that a flood can't hold the caller."""
+"""Maximum number of messages that one check matches, so that a flood of messages cannot block the caller."""
 _LENGTH = struct.Struct("!Q")
 _SEGMENT = re.compile(rb" (/dev/shm/mpich_shm_\w+)\n")
 
 
 class _Sending(NamedTuple):
+    """Unfinished send: its request and the bytes that must be kept until it is complete."""
+
     request: MPI.Request
     data: bytes
 
 
 class _Receiving(NamedTuple):
+    """Unfinished receive: its request, its sender and the buffer that it fills."""
+
     request: MPI.Request
     source: int
     data: bytearray
 
 
 class Neighbour:
-    """The process ``pid`` of this host, which is rank ``rank``: does it still live?
+    """Watch on the process ``pid`` of this host, which runs rank ``rank``, to find out when it ends.
 
-    Each rank watches the next one of its host, in a ring: if some of them have died and some live, a living one watches
-    a dead one. A process that has stopped, or that a file server keeps waiting, is not dead.
+    Each rank watches the next one of its host, in a ring. If some of them have died and some live, a living one watches
+    a dead one. A process that is stopped, or that a file server blocks, is not dead.
     """
 
     def __init__(self, rank: int, pid: int) -> None:
@@ -101,13 +106,16 @@ class Neighbour:
         except ProcessLookupError:
             self._gone = True
         except OSError:
-            return  # Linux before 5.3, or no descriptor to spare: then nobody watches
+            return  # Linux before 5.3, or no free descriptor: the process is not watched
         else:
             self._poll = select.poll()
             self._poll.register(self._descriptor, select.POLLIN)
 
     def is_gone(self, now: float) -> bool:
-        """Has it ended? ``now`` is a monotonic time in seconds; looks again only a while after the last look."""
+        """Return True if the process has ended. ``now`` is a monotonic time in seconds.
+
+        The process is checked again only ``_NEIGHBOUR_PAUSE`` seconds after the last check.
+        """
         if not self._gone and self._poll is not None and now >= self._next_look:
             self._next_look = now + _NEIGHBOUR_PAUSE
             self._gone = bool(self._poll.poll(0))
@@ -115,10 +123,10 @@ class Neighbour:
 
 
 class MpiTransport:
-    """One rank of COMM_WORLD; fills ``pcopy.engine.transport.Transport``. ``initialise`` makes it."""
+    """One rank of COMM_WORLD; implements ``pcopy.engine.transport.Transport``. Created by ``initialise``."""
 
     def __init__(self) -> None:
-        # An own communicator: nothing that a library sends on COMM_WORLD can be taken for one of our messages.
+        # A separate communicator, so that messages of a library on COMM_WORLD are never received as pcopy's.
         self._communicator = MPI.COMM_WORLD.Dup()
         self._communicator.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank = self._communicator.Get_rank()
@@ -135,13 +143,13 @@ class MpiTransport:
 
     @property
     def unsent(self) -> bool:
-        """Is there a send that MPI had not completed at the last ``poll``?"""
+        """True if MPI had not completed all sends at the last ``poll``."""
         return bool(self._sending)
 
     def send(self, destination: int, message: Message) -> None:
-        """Starts to send ``message``.
+        """Start to send ``message``.
 
-        Raises ``PeerLost`` if MPI can't, and ``InvariantBroken`` if ``destination`` is this rank or none.
+        Raise ``PeerLost`` if MPI cannot, and ``InvariantBroken`` if ``destination`` is this rank or does not exist.
         """
         if destination == self.rank or not 0 <= destination < self.size:
             raise InvariantBroken(f"rank {self.rank} of {self.size} has no connection to rank {destination}")
@@ -154,14 +162,15 @@ class MpiTransport:
         self._moved = time.monotonic()
 
     def poll(self, timeout: float, calm: float = 0.0, wake: Wake | None = None) -> list[tuple[int, Message]]:
-        """What has arrived; see ``Transport.poll``. Returns early with nothing once all sends are complete.
+        """Return the messages that have arrived; see ``Transport.poll``. Return early once all sends are complete.
 
-        Looks again after pauses of 20 us to 2 ms; of 120 ms at most in a ``calm``. Raises ``PcopyError`` if MPI fails.
+        Check again after pauses of 20 us to 2 ms, or up to 120 ms if the rank has been without work for ``calm``
+        seconds. Raise ``PeerLost`` if the watched process has ended, and ``PcopyError`` if MPI fails.
         """
         end = time.monotonic() + timeout
         while True:
             was_unsent = self.unsent
-            lost = self._lost()  # asked first, so that what it sent before is handed out before
+            lost = self._lost()  # checked first, so that messages that the rank sent before its end are returned first
             arrived = self._progress()
             if arrived or (was_unsent and not self.unsent):
                 return arrived
@@ -170,27 +179,28 @@ class MpiTransport:
             left = end - time.monotonic()
             if left <= 0.0:
                 return arrived
-            moving = self._sending or self._receiving  # which MPI does only when it is called
+            moving = self._sending or self._receiving  # MPI continues these only when it is called
             if self._sleep(left, 0.0 if moving else calm, wake):
                 return arrived
 
     def watch(self, rank: int, pid: int) -> None:
-        """From now on the end of ``rank``, which is the process ``pid`` of this host, is told as ``PeerLost``."""
+        """Report the end of ``rank``, which is the process ``pid`` of this host, as ``PeerLost`` from now on."""
         self._neighbour = Neighbour(rank, pid)
 
     def forgive(self, rank: int) -> None:
+        """Treat the end of ``rank`` as expected from now on."""
         self._forgiven.add(rank)
 
     def close(self) -> None:
-        """Completes what is unsent on all ranks; MPI runs until ``end``. Collective, as ``meet``."""
+        """Complete the sends of all ranks. MPI remains initialised. Collective: all ranks must call it."""
         if not self._closed:
             self.meet()
             self._closed = True
 
     def end(self, seconds: float = math.inf) -> bool:
-        """Finalises MPI if all ranks come here within ``seconds``: what a rank did before is done before any ends.
+        """Finalise MPI if all ranks call this within ``seconds``; return False if they do not. Collective.
 
-        Collective, as ``meet``.
+        Everything that a rank did before the call is done before any rank's MPI ends.
         """
         met = self.meet(seconds)
         if met:
@@ -199,11 +209,12 @@ class MpiTransport:
         return met
 
     def meet(self, seconds: float = math.inf) -> bool:
-        """Waits until all ranks have come here and completed their sends; False if that is not so within ``seconds``.
+        """Wait until all ranks have called this and completed their sends; return False if they have not within
+        ``seconds``.
 
-        Collective: who comes later is waited for in the next meeting. Until then what arrives is received and dropped,
-        because a send of a long message ends only when it has been received.
-        Raises ``PeerLost`` if a rank that is watched ends before all have come here.
+        Collective: after False, the next call waits for the same ranks. Messages that arrive meanwhile are received and
+        dropped, because a send of a long message ends only when it is received. Raise ``PeerLost`` if a watched rank
+        ends before all ranks have called this.
         """
         end = time.monotonic() + seconds
         has_come = False
@@ -225,17 +236,19 @@ class MpiTransport:
         return True
 
     def abort(self, status: int) -> None:
-        """Ends all ranks at once; the launcher's exit status is ``status`` as far as the launcher passes it on."""
+        """End all ranks immediately with MPI_Abort. The launcher's exit status is ``status`` as far as the launcher
+        passes it on.
+        """
         MPI.COMM_WORLD.Abort(status)
 
     def broadcast(self, value: Any) -> Any:
-        """Rank 0's ``value`` (primitives only) on every rank, like ``gather``."""
+        """Return rank 0's ``value`` (primitives only) on every rank. Collective, as ``gather``."""
         return self.gather(value if self.rank == 0 else None)[0]
 
     def gather(self, value: Any) -> list[Any]:
-        """All ranks' values (primitives only), by rank, on every rank; for the time before the job.
+        """Return the values of all ranks (primitives only), by rank, on every rank. For use before the job begins.
 
-        Collective, and waits; raises ``PeerLost`` like ``meet``.
+        Collective and blocking. Raise ``PeerLost`` if a watched rank ends.
         """
         data = pickle.dumps(value, 5)
         length = _LENGTH.pack(len(data))
@@ -249,7 +262,7 @@ class MpiTransport:
         return [load_primitives(view[start : start + length]) for start, length in zip(starts, lengths, strict=True)]
 
     def _complete(self, request: MPI.Request) -> None:
-        """Waits for a collective call without spinning: another rank may be held up by a file server for long."""
+        """Wait for a collective call without spinning: a file server may delay another rank for a long time."""
         self._moved = time.monotonic()
         while not request.Test():
             if (lost := self._lost()) is not None:
@@ -257,14 +270,16 @@ class MpiTransport:
             self._sleep(_LONGEST_PAUSE)
 
     def _lost(self) -> int | None:
+        """Return the watched rank if its process has ended, otherwise None."""
         if self._neighbour is None or not self._neighbour.is_gone(time.monotonic()):
             return None
         return self._neighbour.rank
 
     def _sleep(self, longest: float, calm: float = 0.0, wake: Wake | None = None) -> bool:
-        """Pauses according to the time since something moved, or the ``calm``, but for ``longest`` seconds at most.
+        """Pause for up to ``longest`` seconds; return True if ``wake`` became readable, which ends the pause early.
 
-        Ends early, and is true, when ``wake`` is readable.
+        The pause depends on the time since the last message, and on ``calm``, the seconds for which the rank has had no
+        work.
         """
         silence = time.monotonic() - self._moved
         pause = min(max(silence * _PAUSE_SHARE, _SHORTEST_PAUSE), _LONGEST_PAUSE)
@@ -274,12 +289,13 @@ class MpiTransport:
             return False
         waiting = select.poll()
         waiting.register(wake.fileno(), select.POLLIN)
-        milliseconds = int(pause * 1000)  # which is how poll(2) counts: what is shorter is slept
+        milliseconds = int(pause * 1000)  # poll(2) counts milliseconds; a shorter pause is made by sleep
         if not milliseconds and not waiting.poll(0):
             time.sleep(pause)
         return bool(waiting.poll(milliseconds))
 
     def _progress(self) -> list[tuple[int, Message]]:
+        """Continue sends and receives; return the messages that are complete. Raise ``PcopyError`` if MPI fails."""
         try:
             self._complete_sends()
             self._match()
@@ -288,7 +304,10 @@ class MpiTransport:
             raise PcopyError(f"MPI failed on rank {self.rank}: {error}") from error
 
     def _complete_sends(self) -> None:
-        """Frees what is sent. One look at a time, since MPICH moves only one message on in each (Testsome is one)."""
+        """Drop the sends that are complete.
+
+        Each is tested by a call of its own, because MPICH progresses only one message per call (Testsome is one call).
+        """
         for destination, queue in list(self._sending.items()):
             while queue and queue[0].request.Test():
                 queue.popleft()
@@ -297,8 +316,9 @@ class MpiTransport:
                 del self._sending[destination]
 
     def _match(self) -> None:
+        """Match messages that have arrived, and start to receive them."""
         taken = missed = 0
-        # MPICH takes one message in after it has looked in vain: the second look finds it.
+        # MPICH takes in a message only after a probe has found none, so a second probe may find one.
         while missed < 2 and taken < _MATCHED_AT_ONCE and self._receiving_bytes <= _RECEIVING_BYTES:
             matched = self._communicator.Improbe(MPI.ANY_SOURCE, _TAG, self._status)
             if matched is None:
@@ -311,7 +331,7 @@ class MpiTransport:
             taken, missed = taken + 1, 0
 
     def _complete_receives(self) -> list[tuple[int, Message]]:
-        """Hands out what is complete, but nothing before an earlier message of the same sender."""
+        """Return the messages that are complete, but none before an earlier message of the same sender."""
         arrived: list[tuple[int, Message]] = []
         waiting: list[_Receiving] = []
         held: set[int] = set()
@@ -329,11 +349,11 @@ class MpiTransport:
 
 
 def initialise(patience: float = 0.0, text: str = "") -> MpiTransport:
-    """Initialises MPI (only the thread that calls this may use it) and joins all ranks. Collective.
+    """Initialise MPI and connect all ranks; return the transport. Collective.
 
-    Ends with ``MpiTransport.end``. If it takes more than ``patience`` seconds (0: for ever), because another rank
-    never comes here, the process ends with status 2 after ``text`` on standard error. Raises ``InvariantBroken`` if MPI
-    is running already, and ``Refused`` if it can't be initialised.
+    Only the calling thread may use MPI. The transport finalises MPI. If the call takes more than ``patience``
+    seconds (0: no limit) because another rank never calls it, the process prints ``text`` to standard error and exits
+    with status 2. Raise ``InvariantBroken`` if MPI is initialised already, and ``Refused`` if it cannot be initialised.
     """
     if MPI.Is_initialized():
         raise InvariantBroken("MPI was initialised before pcopy could do it")
@@ -344,17 +364,18 @@ def initialise(patience: float = 0.0, text: str = "") -> MpiTransport:
     except MPI.Exception as error:
         raise Refused(f"MPI ({vendor()}) can't be initialised: {error}") from error
     _remove_names_of_shared_memory()
-    signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # MPICH takes it and swallows it
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # MPICH installs a handler that ignores the signal
     return transport
 
 
 @contextmanager
 def deadline(seconds: float, status: int, text: bytes) -> Iterator[None]:
-    """Ends the process with ``status``, after ``text`` on standard error, unless the body ends within ``seconds``.
+    """End the process with ``status``, after printing ``text`` to standard error, unless the body ends within
+    ``seconds``.
 
-    For C code that never returns and keeps the interpreter's lock, such as MPI_Init without its launcher. No thread and
-    no handler of Python's own runs then. A handler that C calls does: on the main thread, which holds the lock already.
-    Takes SIGALRM meanwhile. For the main thread.
+    This is for C code that never returns and keeps the interpreter's lock, such as MPI_Init without its launcher. No
+    thread and no Python signal handler can run then. A handler called directly from C can: it runs on the main thread,
+    which has the lock already. Uses SIGALRM. Must be called on the main thread.
     """
 
     def leave(_: int) -> None:
@@ -372,24 +393,27 @@ def deadline(seconds: float, status: int, text: bytes) -> Iterator[None]:
 
 
 def _remove_names_of_shared_memory() -> None:
-    """Every rank of this host has been in MPI_Init, which maps the memory, before another one could leave ``Dup``."""
+    """Remove the names of MPICH's shared memory files from /dev/shm.
+
+    Every rank of this host has mapped the memory in MPI_Init before any rank could return from ``Dup``.
+    """
     with open("/proc/self/maps", "rb") as file:
         names = set(_SEGMENT.findall(file.read()))
     for name in names:
-        with suppress(FileNotFoundError):  # another rank of this host was quicker
+        with suppress(FileNotFoundError):  # another rank of this host has removed it
             os.unlink(name)
 
 
 def vendor() -> str:
-    """The name of the loaded MPI library, such as "MPICH" or "Open MPI"; can be asked before ``initialise``."""
+    """Return the name of the loaded MPI library, such as "MPICH" or "Open MPI". May be called before ``initialise``."""
     return MPI.get_vendor()[0]
 
 
 def speaks_pmix() -> bool:
-    """Is the loaded library linked with PMIx? Open MPI loads it only later, and is not meant."""
+    """Return True if the loaded MPI library is linked with PMIx. Open MPI loads PMIx later and is not detected."""
     return bool(libc.symbols_of(MPI.__file__, ["PMIx_Init"]))
 
 
 def is_switchable() -> bool:
-    """Does mpi4py choose its MPI library when it starts? Its wheels do, and name their modules by ABIs."""
+    """Return True if mpi4py chooses its MPI library when it starts. Its wheels do, and name their modules by ABI."""
     return os.path.basename(MPI.__file__).split(".")[1] in ("mpich", "openmpi")
