@@ -1,8 +1,9 @@
-"""``python -m pcopy`` is ``pcopy``.
+"""Entry point of ``python -m pcopy``, which is the same as ``pcopy``.
 
-Python puts the working directory in front of its path for this (not with ``-P``), where another user may have put a
-module that is loaded later, such as ``yaml.py``. It is removed here, unless the package itself is in it. (A file
-``pcopy.py`` there runs instead of this one; ``python -P -m pcopy`` and the installed command do not look there.)
+For this command Python puts the working directory at the front of its module search path (not with ``-P``). Another
+user may have put a module there that is imported later, such as ``yaml.py``. So the entry is removed here, unless the
+package itself is in that directory. (A file ``pcopy.py`` there would run instead of this one. ``python -P -m pcopy``
+and the installed command do not search there.)
 """
 
 import os

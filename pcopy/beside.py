@@ -1,9 +1,9 @@
-"""Threads beside a rank's work.
+"""Threads that run next to a rank's work, with a safe start.
 
-A new thread needs memory before it runs any code of ours. If the system refuses that, the thread ends without a word,
-and ``threading.Thread.start`` waits for ever. Here the caller notices that the thread has freed its argument, and waits
-for a short time only. A lock decides who owns the action: the thread, which then runs it; or the caller that has given
-up waiting, and then nobody runs it.
+A new thread needs memory before it runs any Python code. If the system refuses that, the thread ends without a message,
+and ``threading.Thread.start`` waits for ever. Here the caller notices that the thread has released its argument, and
+waits for a limited time only. A lock decides who owns the action. If the thread acquires it first, the thread runs the
+action. If the caller acquires it first, because it has given up waiting, the action is never run.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ from _weakref import ref
 from collections.abc import Callable, Generator
 
 _PATIENCE = 5.0
-"""Seconds that a thread has to begin; on a busy machine one takes some hundredths of that."""
+"""Maximum seconds until a thread begins; on a busy machine one takes some hundredths of a second."""
 
 _BRIEF = 0.0005
-"""Seconds between two looks whether threads have ended."""
+"""Seconds between two checks whether other threads have ended."""
 
 _LOOK = 0.02
-"""Seconds between two looks whether it has ended before."""
+"""Seconds between two checks whether a thread has ended before it began its action."""
 
 _TRIES = 3
-"""How often a thread is asked to begin before the system is said to refuse it."""
+"""Number of attempts to start a thread before the system is considered to refuse it."""
 
 
 def is_alone() -> bool:
-    """Has this process one thread only? Those that end just now, as one that ``is_over``, are waited for."""
+    """Return True if this process has a single thread.
+
+    Threads that are ending now (``has_ended`` is True) are waited for.
+    """
     until = time.monotonic() + _PATIENCE
     while len(os.listdir("/proc/self/task")) > 1:
         if time.monotonic() > until:
@@ -39,25 +42,29 @@ def is_alone() -> bool:
 
 
 class Bell:
-    """It rings once, for one thread that waits for it."""
+    """A signal that one thread waits for, and that is given once."""
 
     def __init__(self) -> None:
         self._silence = allocate_lock()
         self._silence.acquire()
 
     def wait(self, seconds: float) -> bool:
-        """Has it rung by then?"""
+        """Return True if the signal is given within this number of ``seconds``."""
         return self._silence.acquire(timeout=seconds)
 
     def ring(self) -> None:
+        """Give the signal."""
         self._silence.release()
 
 
 class Beside:
-    """A thread that runs ``action`` to its end, and keeps no process from ending."""
+    """A thread that runs ``action`` to its end. It does not keep the process from ending."""
 
     def __init__(self, action: Callable[[], object]) -> None:
-        """Returns when ``action`` has begun. Raises ``OSError`` where no thread is to be had; it never runs then."""
+        """Start the thread, and return when ``action`` has begun. Raise ``OSError`` if no thread can be started.
+
+        After an error the action is never run.
+        """
         self._action = action
         self._over = allocate_lock()
         self._over.acquire()
@@ -65,13 +72,14 @@ class Beside:
             raise OSError(errno.EAGAIN, "no thread can be started")
 
     def is_over(self, patience: float | None) -> bool:
-        """Has it ended within ``patience`` seconds (None: however long that takes)?"""
-        over = self._over.acquire(timeout=-1 if patience is None else patience)
-        if over:
+        """Return True if the action has ended within ``patience`` seconds (None: wait without a limit)."""
+        has_ended = self._over.acquire(timeout=-1 if patience is None else patience)
+        if has_ended:
             self._over.release()
-        return over
+        return has_ended
 
     def _has_begun(self) -> bool:
+        """Start a thread; return True if it runs the action."""
         claim, begun = allocate_lock(), allocate_lock()
         begun.acquire()
 
@@ -83,9 +91,11 @@ class Beside:
                 finally:
                     self._over.release()
 
-        argument: set[object] = set()  # for a function that gets no frame is never freed (CPython 3.11)
-        gone: list[object] = []
-        watch = ref(argument, gone.append)  # nothing written in Python, which needs memory as well
+        # The argument is released when the thread ends, even if it runs no code for lack of memory. The function
+        # itself cannot be watched: without a frame for it, CPython 3.11 never releases it.
+        argument: set[object] = set()
+        released: list[object] = []
+        watch = ref(argument, released.append)  # a callback written in Python would need memory, too
         try:
             start_new_thread(run, (argument,))
         except (RuntimeError, MemoryError):
@@ -93,15 +103,17 @@ class Beside:
         del argument
         until = time.monotonic() + _PATIENCE
         while not begun.acquire(timeout=_LOOK):
-            if gone or time.monotonic() > until:
+            if released or time.monotonic() > until:
                 del watch
                 return not claim.acquire(blocking=False)
         return True
 
 
 def done_beside(action: Callable[[], object], nap: float) -> Generator[None, None, None]:
-    """Yields until ``action``, which a thread does, is over, every ``nap`` seconds; if none is to be had, it is waited
-    for."""
+    """Run ``action`` in another thread, and yield every ``nap`` seconds until it has ended.
+
+    If no thread can be started, the action is run here, without yields.
+    """
     try:
         thread = Beside(action)
     except OSError:

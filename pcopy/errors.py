@@ -1,6 +1,6 @@
-"""The errors that end a job, and the exit status of each.
+"""The exceptions that end a job, and the exit status of each.
 
-A failed *item* is no exception here: it is recorded (``pcopy.tasks.base.job.Failure``) and the work goes on.
+An item that failed is not an exception here: it is recorded (``pcopy.tasks.base.job.Failure``), and the job continues.
 """
 
 from __future__ import annotations
@@ -17,21 +17,29 @@ REFUSED = 2
 INTERNAL = 70
 STOPPED = 75
 DIFFERENT = 1
-"""Exit statuses; the last one is of programs that compare. 70 and 75 are EX_SOFTWARE and EX_TEMPFAIL of sysexits.h."""
+"""Exit statuses.
+
+The last one is used by programs that compare. 70 and 75 are EX_SOFTWARE and EX_TEMPFAIL of sysexits.h.
+"""
 
 NOT_SYNCED = "the destination could not be synced"
-"""How the text of the reason to stop begins after a sync that has failed."""
+"""Beginning of the text of the reason to stop after a sync has failed."""
 
 UNSYNCED = -1
-"""The code of that reason (``pcopy.engine.messages.Halt``): what was copied may not be on storage. Codes above 0 are
-numbers of signals, and 0 is any other reason."""
+"""Code of that reason (``pcopy.engine.messages.Halt``): the copied data may not be on storage.
+
+Codes above 0 are signal numbers, and 0 is any other reason.
+"""
 
 NO_ROOM = -2
-"""The code of the reason that an archive cannot be written, since there is no room for it."""
+"""Code of the reason that an archive cannot be written because its file system is full."""
 
 
 class PcopyError(Exception):
-    """Ends the job with ``status``; its text is one line for the user: what, which path, what to do."""
+    """An error that ends the job with ``status``.
+
+    Its text is one line for the user: the failure, the path, and what to do.
+    """
 
     status = INTERNAL
 
@@ -42,51 +50,61 @@ class PcopyError(Exception):
 
 
 class Refused(PcopyError):
-    """The arguments ask for something that pcopy does not do; nothing has been touched."""
+    """The arguments request something that pcopy does not do. Nothing has been changed."""
 
     status = REFUSED
 
 
 class NotAllDone(PcopyError):
-    """Several things were asked for, and some of them were refused."""
+    """Several things were requested, and some of them were refused."""
 
     status = INCOMPLETE
 
 
 class InvariantBroken(PcopyError):
-    """pcopy itself is wrong (or a peer speaks another protocol): the job must not go on."""
+    """A defect of pcopy, or a peer with another protocol: the job must not continue."""
 
 
 class PeerLost(PcopyError):
-    """Another rank is gone: its connection closed before the job was over."""
+    """The connection to another rank was closed before the end of the job."""
 
     def __init__(self, rank: int, reason: str, *, gave_up: bool = False) -> None:
-        """``gave_up``: it ended by itself, as ``Hindered``, and has said why."""
+        """``ended_itself`` is True if the other rank stopped because of ``Hindered`` and has reported the reason."""
         super().__init__(f"rank {rank} is gone: {reason}")
         self.rank = rank
         self.gave_up = gave_up
 
 
 class Hindered(PcopyError):
-    """The system refuses a rank what it needs for itself (memory, descriptors, a pipe): the job ends as it stands."""
+    """The system refuses a resource that a rank itself needs (memory, descriptors, a pipe).
+
+    The job stops and can be resumed.
+    """
 
     status = STOPPED
 
 
 HINDRANCES = (OSError, MemoryError, ImportError)
-"""What Python raises where the system refuses something; a module is loaded when it is needed, and may not be then."""
+"""Exceptions of Python for resources that the system refuses.
+
+ImportError is one, because modules are imported when needed.
+"""
 
 
 class NotPutAside(OSError):
-    """Work that does not fit into memory can't be put aside, or fetched again: the job has to stop."""
+    """Pending work that does not fit into memory cannot be spilled to disk, or cannot be read back: the job must
+    stop.
+    """
 
 
 class JobAborted(PcopyError):
-    """A rank ended the job in disorder; the text holds its traceback, or what has hindered it."""
+    """Another error has ended a rank. The text holds its traceback, or the resource that was refused to it."""
 
 
 def story() -> str:
-    """What Python would print of the exception that is being handled; without a trace where that can't be loaded."""
+    """Return the traceback of the exception that is being handled; only its text if the module ``traceback`` cannot be
+    imported.
+    """
     try:
         from traceback import format_exc
     except HINDRANCES:
@@ -95,7 +113,9 @@ def story() -> str:
 
 
 def hindrance(error: OSError | MemoryError | ImportError) -> str:
-    """Return in one line what the system has refused, and of which path or in which function of pcopy."""
+    """Return in one line the resource that the system has refused, and the path or the function of pcopy that needed
+    it.
+    """
     where, trace = "pcopy", error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code

@@ -1,7 +1,8 @@
-"""Functions of the C library that Python's ``os`` lacks, and all else that needs ctypes: no other module imports that.
+"""Functions of the C library that Python's ``os`` does not have, and everything else that needs ctypes.
 
-ctypes is loaded by the first call, because loading it takes as long as the copy of many small files. All functions
-raise ``OSError``: with ENOSYS where the C library does not have the call (some came to glibc in 2018).
+No other module imports ctypes. It is loaded by the first call here, because loading it takes as long as the copy of
+many small files. All functions raise ``OSError``, with ENOSYS if the C library does not have the call (some came to
+glibc in 2018).
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import os
 import struct
 import sys
 
-TYPE_CHECKING = False  # typing's: the process that syncs (pcopy.fsio.syncer) loads this, and hardly anything else
+# Stands for typing.TYPE_CHECKING: the helper process of pcopy.fsio.syncer imports this module, and must start quickly.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from ctypes import CDLL
@@ -19,13 +21,13 @@ if TYPE_CHECKING:
 
 RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
-"""For ``renameat2``."""
+"""Flags of ``renameat2``."""
 
 WAIT_BEFORE, WRITE, WAIT_AFTER = 1, 2, 4
-"""For ``sync_file_range``."""
+"""Flags of ``sync_file_range``."""
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
-"""Of fallocate(2), from linux/falloc.h."""
+"""Modes of fallocate(2), from linux/falloc.h."""
 
 _AT_SYMLINK_NOFOLLOW = 0x100
 _AT_EMPTY_PATH = 0x1000
@@ -33,51 +35,56 @@ _AT_STATX_FORCE_SYNC = 0x2000
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
 _FNM_CASEFOLD = 16
-"""From the headers of Linux: fcntl.h, prctl.h, signal.h and fnmatch.h."""
+"""Constants of Linux's headers fcntl.h, prctl.h, signal.h and fnmatch.h."""
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _LARGEST_THRESHOLD = 32 << 20
-"""Of mallopt(3), from malloc.h; the last one takes no more."""
+"""Parameters of mallopt(3), from malloc.h, and the largest value that M_MMAP_THRESHOLD accepts."""
 
 _STATX_BYTES = 256
 _STATX_MTIME = 0x40
 _STATX_BTIME = 0x800
 _STATX_MNT_ID = 0x1000
-"""Of statx(2): the size of its structure, and the bits that ask for the time of birth, and for the mount."""
-_MOUNT = struct.Struct("=I140xQ")  # stx_mask, and stx_mnt_id
-_MTIME = struct.Struct("=112xqI")  # stx_mtime
-_BTIME = struct.Struct("=I76xqI")  # struct statx: stx_mask, and far behind it stx_btime
+"""Constants of statx(2): the size of its structure, and the bits that request modification time, birth time and mount
+id.
+"""
+_MOUNT = struct.Struct("=I140xQ")  # struct statx: stx_mask and stx_mnt_id
+_MTIME = struct.Struct("=112xqI")  # struct statx: stx_mtime
+_BTIME = struct.Struct("=I76xqI")  # struct statx: stx_mask and stx_btime
 
 FUSE = 0x65735546
-"""The f_type of file systems on FUSE (linux/magic.h)."""
-_STATFS_BYTES = 256  # more than struct statfs has anywhere
-_ENTRIES_BYTES = 1 << 16  # of a listing, read by one call
+"""The f_type of FUSE file systems (linux/magic.h)."""
+_STATFS_BYTES = 256  # larger than struct statfs on any architecture
+_ENTRIES_BYTES = 1 << 16  # bytes of directory entries that are read by one call
 _ENTRY = struct.Struct("=16xHB")  # struct dirent64: d_reclen and d_type, before d_name
 _HANDLE = struct.Struct("=Ii")  # struct file_handle: handle_bytes, handle_type, and then the handle
-_MOST_BYTES = 128  # MAX_HANDLE_SZ
+_MOST_BYTES = 128  # MAX_HANDLE_SZ of linux/fcntl.h
 _NEW_HANDLE = _HANDLE.pack(_MOST_BYTES, 0) + bytes(_MOST_BYTES)
 
 
 def renameat2(directory: int, old: bytes, new: bytes, flags: int, to: int = -1) -> None:
-    """renameat2(2) within one directory (a descriptor), or ``to`` another one."""
+    """Call renameat2(2) to rename within the open ``directory``, or from there into the open directory ``to``."""
     _call("renameat2", directory, old, directory if to < 0 else to, new, flags)
 
 
 def fnmatch(pattern: bytes, name: bytes, *, folds: bool) -> bool:
-    """fnmatch(3): does the pattern of the shell match all of ``name``? ``folds``: whatever the case of letters."""
+    """Return True if the shell ``pattern`` matches all of ``name`` (fnmatch(3)).
+
+    ``ignores_case`` ignores the case of letters.
+    """
     return not _libc().fnmatch(pattern, name, _FNM_CASEFOLD if folds else 0)
 
 
 def syncfs(descriptor: int) -> None:
-    """syncfs(2)."""
+    """Call syncfs(2)."""
     _call("syncfs", descriptor)
 
 
 def fallocate(descriptor: int, start: int, length: int) -> None:
-    """fallocate(2), which makes room for data; the size of the file stays. (posix_fallocate(3) would write zeros where
-    that is not supported.)
+    """Allocate space for data by fallocate(2), without changing the size of the file.
 
-    A size that includes room for data that are not written yet would survive a loss of power without these data.
+    The size is kept because a size that includes unwritten data would survive a power failure without these data.
+    posix_fallocate(3) is not used, because it writes zeros where the call is not supported.
     """
     from ctypes import c_int64
 
@@ -85,23 +92,23 @@ def fallocate(descriptor: int, start: int, length: int) -> None:
 
 
 def punch(descriptor: int, start: int, length: int) -> None:
-    """fallocate(2), which takes data away: what was there reads as zeros. The size of the file stays."""
+    """Deallocate a part of the file by fallocate(2), so that it reads as zeros. The size of the file is unchanged."""
     from ctypes import c_int64
 
     _call("fallocate", descriptor, _KEEP_SIZE | _PUNCH_HOLE, c_int64(start), c_int64(length))
 
 
 def sync_file_range(descriptor: int, start: int, length: int, flags: int) -> None:
-    """sync_file_range(2)."""
+    """Call sync_file_range(2)."""
     from ctypes import c_int64
 
     _call("sync_file_range", descriptor, c_int64(start), c_int64(length), flags)
 
 
 def birth_of(directory: int, name: bytes) -> int:
-    """When ``name`` in the directory (a descriptor), or without a name that itself, was made, as statx(2) tells it.
+    """Return the birth time of ``name`` in an open directory (statx(2)), in nanoseconds since 1970. Raise ``OSError``.
 
-    In nanoseconds since 1970; 0 where its file system does not keep that.
+    If ``name`` is empty, it is that of the open descriptor. Return 0 if the file system does not store it.
     """
     buffer = _buffer(_STATX_BYTES)
     _call("statx", directory, name, _AT_SYMLINK_NOFOLLOW | _AT_EMPTY_PATH, _STATX_BTIME, buffer)
@@ -110,8 +117,9 @@ def birth_of(directory: int, name: bytes) -> int:
 
 
 def mtime_of(descriptor: int) -> int:
-    """Return the time of modification of something open in nanoseconds since 1970, as its server has it now
-    (statx(2))."""
+    """Return the modification time of an open item in nanoseconds since 1970, as the file server has it now
+    (statx(2)).
+    """
     buffer = _buffer(_STATX_BYTES)
     _call("statx", descriptor, b"", _AT_EMPTY_PATH | _AT_STATX_FORCE_SYNC, _STATX_MTIME, buffer)
     seconds, nanoseconds = _MTIME.unpack_from(buffer.raw)
@@ -119,25 +127,28 @@ def mtime_of(descriptor: int) -> int:
 
 
 def mount_of(descriptor: int) -> int:
-    """The mount (mnt_id) in which something open lies, as statx(2) tells it since Linux 5.8; -1 if it does not."""
+    """Return the mount id of an open item (statx(2), since Linux 5.8), or -1 if the system does not return it."""
     buffer = _buffer(_STATX_BYTES)
     _call("statx", descriptor, b"", _AT_EMPTY_PATH, _STATX_MNT_ID, buffer)
     mask, number = _MOUNT.unpack_from(buffer.raw)
     return int(number) if mask & _STATX_MNT_ID else -1
 
 
-def free_bytes(there: os.statvfs_result, *, reserved: bool = False) -> int:
-    """Return the bytes that are left; ``reserved``: with those that only root may use.
+def free_bytes(status: os.statvfs_result, *, reserved: bool = False) -> int:
+    """Return the free bytes of a file system; with ``reserved`` include those that only root may use.
 
-    Raises ``OSError`` if the file system reports that it has no blocks at all: its size is unknown, and it is not full.
+    Raise ``OSError`` if the file system reports 0 blocks in total: its size is unknown then, and it is not full.
     """
-    if not there.f_blocks:
+    if not status.f_blocks:
         raise OSError(errno.ENODATA, "the file system does not report its size")
-    return (there.f_bfree if reserved else there.f_bavail) * there.f_frsize
+    return (status.f_bfree if reserved else status.f_bavail) * status.f_frsize
 
 
 def type_of_file_system(descriptor: int) -> int:
-    """Return the f_type of statfs(2); FUSE's where statfs is not implemented, since only a FUSE server may lack it."""
+    """Return the f_type of the file system of an open item (statfs(2)).
+
+    If statfs is not implemented, return that of FUSE, because only a FUSE server may lack it.
+    """
     buffer = _buffer(_STATFS_BYTES)
     while True:
         try:
@@ -154,8 +165,10 @@ def type_of_file_system(descriptor: int) -> int:
 
 
 def types_in(directory: int) -> dict[bytes, int]:
-    """Return the type (as in ``stat.S_IFMT``; 0: unknown) of each name in a directory, from its listing position on
-    (getdents64(2))."""
+    """Return the file type (as ``stat.S_IFMT``; 0: unknown) of each name in an open directory (getdents64(2)).
+
+    The listing begins at the current position of the descriptor.
+    """
     import ctypes
 
     list_some = getattr(_libc(), "getdents64", None)
@@ -175,27 +188,30 @@ def types_in(directory: int) -> dict[bytes, int]:
 
 
 def file_handle(descriptor: int) -> bytes:
-    """The file handle of name_to_handle_at(2): its type in four bytes, and what follows that."""
+    """Return the file handle of an open item (name_to_handle_at(2)): the type in four bytes, followed by the handle's
+    bytes.
+    """
     if not _asked:
         _asked.append(_asking_for_handles())
     return _asked[0](descriptor)
 
 
 _asked: list[Callable[[int], bytes]] = []
+"""Holds the function of ``_asking_for_handles`` after the first call."""
 
 
 def never_freed(thing: object) -> None:
-    """What ``thing`` refers to stays in memory until the process ends, since others may still write to it."""
+    """Keep the object ``thing`` in memory until the process ends, because other code may still write to it."""
     import ctypes
 
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
 def keep_freed_memory(most: int) -> None:
-    """What is freed stays with this process, up to ``most`` bytes, and is used again: see mallopt(3).
+    """Keep up to ``most`` bytes of freed memory in this process, to be used again (mallopt(3)).
 
-    Without this glibc gives back each large block, and the kernel fills it with zeros, page by page, when it is wanted
-    again. That takes several times as long as to copy data into it. Does nothing where there is another C library.
+    Otherwise glibc returns each large block, and when it is allocated again the kernel fills it with zeros, page by
+    page. That takes several times as long as to copy data into it. With another C library nothing is done.
     """
     mallopt = getattr(_libc(), "mallopt", None)
     if mallopt is not None:
@@ -205,14 +221,15 @@ def keep_freed_memory(most: int) -> None:
 
 
 def end_with_parent() -> None:
-    """From now on the kernel kills this process when the thread that has started it ends; see prctl(2)."""
+    """Have the kernel kill this process when the thread that has started it ends (prctl(2), PR_SET_PDEATHSIG)."""
     _call("prctl", _PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
 
 
-class handled_in_c:  # noqa: N801 (it reads as a statement does)
-    """As long as the block takes, C itself calls ``handler`` when the signal ``number`` arrives.
+class handled_in_c:  # noqa: N801 (used like a statement)
+    """Context manager: within its block the C library calls ``handler`` when the signal ``number`` arrives.
 
-    Python's own handlers run between two steps of the interpreter only; this one runs within a call that never returns.
+    Python's own signal handlers run only between two steps of the interpreter. This one also runs during a C call that
+    never returns.
     """
 
     def __init__(self, number: int, handler: Callable[[int], None]) -> None:
@@ -221,7 +238,8 @@ class handled_in_c:  # noqa: N801 (it reads as a statement does)
     def __enter__(self) -> None:
         import ctypes
 
-        self._called = ctypes.CFUNCTYPE(None, ctypes.c_int)(self._handler)  # lives as long as it is set
+        # Referenced by the object: ctypes would free the callback while C still has its address.
+        self._called = ctypes.CFUNCTYPE(None, ctypes.c_int)(self._handler)
         self._set_handler = ctypes.CDLL(None).signal
         self._set_handler.argtypes, self._set_handler.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
         self._before = self._set_handler(self._number, ctypes.cast(self._called, ctypes.c_void_p))
@@ -231,7 +249,7 @@ class handled_in_c:  # noqa: N801 (it reads as a statement does)
 
 
 def symbols_of(library: str, names: Iterable[str]) -> set[str]:
-    """Those of ``names`` that the shared library defines, or a library that it is linked with; this loads it."""
+    """Load the shared ``library``, and return those of ``names`` that it or a library linked with it defines."""
     import ctypes
 
     loaded = ctypes.CDLL(library)
@@ -239,6 +257,7 @@ def symbols_of(library: str, names: Iterable[str]) -> set[str]:
 
 
 def _libc() -> CDLL:
+    """Return the C library of this process, loaded with ctypes at the first call."""
     if not _loaded:
         import ctypes
 
@@ -247,16 +266,18 @@ def _libc() -> CDLL:
 
 
 _loaded: list[CDLL] = []
-"""Empty until the first call."""
+"""Holds the C library after the first call."""
 
 
 def _buffer(size: int) -> Any:
+    """Return a C buffer of ``size`` bytes, filled with zeros."""
     import ctypes
 
     return ctypes.create_string_buffer(size)
 
 
 def _call(name: str, *arguments: Any) -> None:
+    """Call the C function ``name``. Raise ``OSError`` if it does not exist or returns another value than 0."""
     import ctypes
 
     function: Callable[..., int] | None = getattr(_libc(), name, None)
@@ -268,11 +289,14 @@ def _call(name: str, *arguments: Any) -> None:
 
 
 def _asking_for_handles() -> Callable[[int], bytes]:
-    """What does not change is prepared once: an item that is made costs one of these calls."""
+    """Return the function behind ``file_handle``.
+
+    Constant parts are prepared once here, because each new item costs one of these calls.
+    """
     import ctypes
 
     new_buffer = (ctypes.c_char * len(_NEW_HANDLE)).from_buffer_copy
-    mount = ctypes.byref(ctypes.c_int())  # its number is a host's own, and nobody looks at it
+    mount = ctypes.byref(ctypes.c_int())  # receives the mount id, which is not used: it differs from host to host
 
     def ask(descriptor: int) -> bytes:
         buffer = new_buffer(_NEW_HANDLE)

@@ -1,6 +1,6 @@
-"""``NamedTuple`` as ``typing`` has it, made in less than half the time: a start makes a hundred of them.
+"""A ``NamedTuple`` as in ``typing`` that is created in less than half the time: each start creates a hundred of them.
 
-``typing`` compiles the text of each annotation and looks at what it is. Here annotations are for mypy and readers only.
+``typing`` compiles and examines the text of each annotation. Here annotations are only for mypy and readers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ else:
     from collections import namedtuple
 
     class _Making(type):
-        """Of a class that is written below ``NamedTuple`` it makes a tuple; the fields are what is annotated."""
+        """Metaclass that turns subclasses of ``NamedTuple`` into named tuples with the annotated names as fields."""
 
         def __new__(making, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> type:
             fields = body.get("__annotations__", {})

@@ -1,9 +1,9 @@
-"""Names and messages in a form that a terminal, a log and a person can take.
+"""Conversion of file names and messages to text that is safe on a terminal, in a log and for people.
 
-File names are bytes and may hold anything but ``/`` and NUL. Rule: what is printed consists of printable characters
-only, and ``shown`` loses nothing, since the backslash itself is escaped too. What Unicode calls other than printable
-(C0 and C1 controls, changes of the writing direction, what has no width, line separators) is escaped also where it is
-valid UTF-8: a terminal acts on it.
+File names are bytes and may hold anything but ``/`` and NUL. Rule: printed text consists of printable characters only.
+``printable_path`` loses no information, because the backslash itself is escaped, too. Characters that Unicode does not
+class as printable (C0 and C1 controls, changes of the writing direction, characters without width, line separators) are
+escaped even if they are valid UTF-8, because a terminal acts on them.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ from __future__ import annotations
 import os
 
 LONGEST_MESSAGE = 16_384
-"""Characters of a message: room for a name of PATH_MAX bytes even if each byte is escaped."""
+"""Maximum characters of a message: enough for a name of PATH_MAX bytes even if each byte is escaped."""
 _ENDS = 4_096
-"""Characters that remain at each end of a longer message: the beginning of the name, and the reason."""
+"""Characters that are kept at each end of a longer message: they hold the beginning of the name, and the reason."""
 
 _NAMED = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+"""Characters whose escape sequence is a backslash and a letter or a second backslash."""
 
 
 def shown(path: bytes) -> str:
-    r"""``path`` for people: printable UTF-8 as it is; backslashes, control, invisible and undecodable bytes escaped.
+    r"""Return ``path`` for people: printable UTF-8 as it is; backslashes and all other bytes escaped.
 
-    The escapes are ``\\``, ``\n``, ``\r``, ``\t`` and ``\xNN`` for each byte of anything else.
+    Control characters, invisible characters and undecodable bytes are escaped. The escapes are ``\\``, ``\n``, ``\r``,
+    ``\t``, and ``\xNN`` for each byte of any other character.
     """
     text = path.decode("utf-8", "surrogateescape")
     if text.isprintable() and "\\" not in text:
@@ -30,17 +32,17 @@ def shown(path: bytes) -> str:
 
 
 def harmless(text: str) -> str:
-    """A message of our own, or of a library, on one line: only what is not printable is escaped."""
+    """Return a message on one line, with all characters escaped that are not printable."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else _escaped(character) for character in text)
 
 
 def message_line(text: str) -> str:
-    """A message on one line, as ``harmless``, of ``LONGEST_MESSAGE`` characters at most.
+    """Return a message on one line, as ``harmless`` does, with at most ``LONGEST_MESSAGE`` characters.
 
-    Archives and lists can hold names of 1 MiB. The middle of a longer message is replaced by the number of characters
-    that were left out. Data that programs read (lists, ``--errors``, ``--json``) is never shortened.
+    Archives and lists can hold names of 1 MiB. The middle of a longer message is replaced by the number of omitted
+    characters. Data that programs read (lists, ``--errors``, ``--json``) is never shortened.
     """
     line = harmless(text)
     if len(line) <= LONGEST_MESSAGE:
@@ -49,7 +51,7 @@ def message_line(text: str) -> str:
 
 
 def for_shell(word: bytes) -> str:
-    """One word for the shell; what is escaped is in the quotes that bash, ksh and zsh have for that."""
+    """Return ``word`` quoted for the shell. Escapes stand in the quotes ``$'...'`` of bash, ksh and zsh."""
     import shlex
 
     text = shown(word)
@@ -57,9 +59,9 @@ def for_shell(word: bytes) -> str:
 
 
 def drawable(text: str, encoding: str) -> str:
-    """``text`` for a stream of that ``encoding``: what is not printable is escaped, and what it cannot express.
+    """Return ``text`` for a stream of that ``encoding``.
 
-    Lines stay lines.
+    Characters that are not printable, or that the encoding does not have, are escaped. Line breaks are kept.
     """
     if not text.isprintable():
         text = "\n".join(map(harmless, text.split("\n")))
@@ -69,11 +71,12 @@ def drawable(text: str, encoding: str) -> str:
 
 
 def counted(number: int, one: str, many: str) -> str:
-    """``1 item``, ``2,000 items``."""
+    """Return a number with its noun: ``1 item``, ``2,000 items``."""
     return f"{number:,} {one if number == 1 else many}"
 
 
 def _escaped(character: str) -> str:
+    """Return the escape sequence of a character, or the character if it is printable."""
     named = _NAMED.get(character)
     if named is not None:
         return named
@@ -81,12 +84,17 @@ def _escaped(character: str) -> str:
 
 
 def _as_bytes(character: str) -> str:
-    """As in the file's name, if it stands there; UTF-8 has no bytes for half a pair of surrogates."""
-    lone = "surrogateescape" if "\udc80" <= character <= "\udcff" else "surrogatepass"
-    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", lone))
+    r"""Return ``\xNN`` for each byte of a character in UTF-8.
+
+    An undecodable byte of a file name, which Python represents as a lone surrogate, becomes that byte again. Other
+    surrogates have no UTF-8 encoding and are encoded as if they had.
+    """
+    error_handler = "surrogateescape" if "\udc80" <= character <= "\udcff" else "surrogatepass"
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", error_handler))
 
 
 def _fits(character: str, encoding: str) -> bool:
+    """Return True if the encoding has the character."""
     try:
         character.encode(encoding)
     except UnicodeEncodeError:

@@ -1,24 +1,25 @@
-"""Sizes and times as people write and read them.
+"""Parsing and formatting of sizes and time spans.
 
-Rule: a bare prefix and its ``iB`` form are powers of 1024, ``B`` forms powers of 1000; whatever is printed is in
-powers of 1024 and says so.
+Rule: a bare prefix and its ``iB`` form are powers of 1024, ``B`` forms are powers of 1000. Printed sizes are in powers
+of 1024, with ``iB`` units.
 """
 
 from __future__ import annotations
 
 _LIMIT = 1 << 63
-"""The first size in bytes that no file can have."""
+"""The smallest size in bytes that is too large for any file."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _FACTORS = {"": 1, "b": 1}
+"""Bytes of each unit, by its name in lower case."""
 for _power, _prefix in enumerate("kmgt", start=1):
     _FACTORS[_prefix] = _FACTORS[f"{_prefix}ib"] = 1024**_power
     _FACTORS[f"{_prefix}b"] = 1000**_power
 
 
 def parse_size(text: str) -> int:
-    """Bytes in ``text``: ``4096``, ``64K``, ``1.5 GiB``, ``2TB``; upper and lower case alike, rounded down.
+    """Return the bytes of a size such as ``4096``, ``64K``, ``1.5 GiB`` or ``2TB``, rounded down. Case is ignored.
 
-    Raises ``ValueError`` for anything else.
+    Raise ``ValueError`` for any other text.
     """
     number = text.strip().rstrip("BbKkMmGgTtIi")
     factor = _FACTORS.get(text.strip()[len(number) :].lower())
@@ -34,7 +35,7 @@ def parse_size(text: str) -> int:
 
 
 def show_size(count: float) -> str:
-    """``count`` bytes in three digits or so and a unit: ``999 B``, ``1.50 KiB``, ``12.3 GiB``."""
+    """Return ``count`` bytes with about three digits and a unit: ``999 B``, ``1.50 KiB``, ``12.3 GiB``."""
     amount, power = float(count), 0
     while amount >= (999.5 if power else 1000) and power < len(_UNITS) - 1:
         amount /= 1024
@@ -44,14 +45,14 @@ def show_size(count: float) -> str:
 
 
 def show_seconds(seconds: float) -> str:
-    """A time span: ``0.42 s`` and ``12.3 s`` below a minute, then ``m:ss``, ``h:mm:ss`` and ``2 d 03:04:05``."""
+    """Return a time span: ``0.42 s`` or ``12.3 s`` below a minute, then ``m:ss``, ``h:mm:ss`` or ``2 d 03:04:05``."""
     if seconds < 59.95:
         return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
     return show_clock(seconds)
 
 
 def show_clock(seconds: float) -> str:
-    """A time span that keeps its form while it runs: ``0:07``, ``12:34``, ``1:02:03``, ``2 d 03:04:05``."""
+    """Return a time span, for a running clock: ``0:07``, ``12:34``, ``1:02:03``, ``2 d 03:04:05``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours >= 24:

@@ -1,20 +1,25 @@
-"""Opens the files and directories that the command line, the environment or a configuration file names.
+"""Safe opening of files and directories that the command line, the environment or a configuration file names.
 
-A user with rights (root, most often) names files in directories that other users may write to, such as /tmp or a
+A privileged user (root, most often) names files in directories that other users may write to, such as /tmp or a
 project's directory. Three rules hold for every user:
 
 - A symbolic link, in any component of the path, is followed only if root or the caller (the effective user) owns it.
   ``trust_all_links`` lifts this rule (``--insecure-links``).
-- A regular file or a FIFO that is written to belongs to the caller or to root, and other users may not write to it.
-- Opening does not block: a FIFO without a reader is refused after ``READER_PATIENCE`` seconds. Reading a FIFO waits
-  until a writer has opened it, so that it is never taken for an empty file; a longer wait is announced.
+- A regular file or a FIFO that is written to must belong to the caller or to root, and other users must not have write
+  permission for it.
+- Opening does not block. A FIFO without a reader is refused after ``READER_PATIENCE`` seconds. Reading a FIFO waits
+  until a writer has opened it, so that it is never mistaken for an empty file; a longer wait is announced.
 
-Components are opened one by one, each relative to the descriptor of the directory before it, and links are resolved
-here. So what was checked is what is opened, whatever other users rename meanwhile. ``/dev/stdin``, ``/dev/stdout``,
-``/dev/stderr``, ``/dev/fd/N`` and ``/proc/self/fd/N`` are recognised by their text: the descriptor is duplicated, and
-only its kind is checked, because the program that started this one has opened it.
+The components are opened one by one, each relative to the descriptor of the directory before it, and symbolic links are
+resolved here. Therefore the item that was checked is the item that is opened, whatever other users rename in the
+meantime.
 
-What cannot be opened raises ``OSError``; its ``strerror`` is fit for the end of a line that names the path.
+``/dev/stdin``, ``/dev/stdout``, ``/dev/stderr``, ``/dev/fd/N`` and ``/proc/self/fd/N`` are recognised by their text:
+the inherited descriptor is duplicated. Only its file type is checked, because the program that started this one has
+opened it.
+
+Functions raise ``OSError`` for an item that cannot be opened. Its ``strerror`` can be appended to a line that names the
+path.
 """
 
 from __future__ import annotations
@@ -34,13 +39,16 @@ from pcopy.named import NamedTuple
 from pcopy.text import shown
 
 READER_PATIENCE = 5.0
-"""Seconds in which a FIFO must be opened for reading: the reader may be started at the same time as the program."""
+"""Seconds to wait for a reader of a FIFO, which may be started at the same time as this program."""
 _READER_PAUSE = 0.05
 """Seconds between two attempts to open a FIFO for writing."""
 _MOST_LINKS = 40
-"""Links that are followed in one path; the kernel follows no more (path_resolution(7))."""
+"""Maximum number of symbolic links followed in one path; the kernel has the same limit (path_resolution(7))."""
 _MOST_ATTEMPTS = 100
-"""Attempts to open a name whose item is replaced between the look and the call; each takes some microseconds."""
+"""Maximum number of attempts to open a name whose item is replaced between its check and its opening.
+
+One attempt takes some microseconds.
+"""
 
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
@@ -55,34 +63,39 @@ _REFUSED_KINDS = (
 
 
 class NotTrusted(OSError):
-    """A rule of this module forbids to open the file; ``strerror`` says which, and what to do."""
+    """A rule of this module forbids to open the file. ``strerror`` says which rule, and what the user can do."""
 
 
 class WrongKind(NotTrusted):
-    """The item is of a kind that is not read or written, such as a directory."""
+    """The item has a file type that is neither read nor written, such as a directory."""
 
 
 class _Trust:
+    """The setting of ``trust_all_links``, one for the process."""
+
     all_links = False
 
 
 _starts: dict[tuple[int, int, int], int] = {}
-"""Offsets of inherited regular files (descriptor, device, inode) when they were first opened for reading.
+"""Offset of each inherited regular file when it was first opened for reading, by (descriptor, device, inode).
 
-A list is read more than once (to be checked, and then to be used), and duplicates of a descriptor share one offset.
+A list is read more than once (first to check it, later to use it), and duplicates of a descriptor share one offset.
 """
 
 
 def trust_all_links(trusted: bool) -> None:
-    """Set whether links of other users are followed, for this process and those that it forks."""
+    """Set whether symbolic links that other users own are followed, for this process and those that it forks."""
     _Trust.all_links = trusted
 
 
 class OpenedFile(NamedTuple):
     """An open file.
 
-    ``path`` is its path from the root without symbolic links. ``inherited``: the descriptor is a duplicate of one that
-    the program was started with. ``created``: nothing had that name before.
+    Fields:
+        descriptor: the open descriptor.
+        path: its absolute path without symbolic links.
+        is_inherited: True if the descriptor is a duplicate of one that this program was started with.
+        is_new: True if no item had that name before.
     """
 
     descriptor: int
@@ -92,9 +105,10 @@ class OpenedFile(NamedTuple):
 
 
 class LookedAt(NamedTuple):
-    """An item that was looked at and not opened: its ``path`` as in ``OpenedFile``, and its status.
+    """An item that was examined without being opened.
 
-    ``status`` is None if nothing has that name.
+    ``path`` is its absolute path without symbolic links. ``status`` is None if no item has that name. ``is_inherited``
+    is True if the path names a descriptor that this program was started with.
     """
 
     path: bytes
@@ -103,16 +117,21 @@ class LookedAt(NamedTuple):
 
     @property
     def is_stream(self) -> bool:
-        """True if it is an inherited descriptor, a FIFO or a character device."""
+        """True if the item is an inherited descriptor, a FIFO or a character device."""
         mode = self.status.st_mode if self.status else 0
         return self.inherited or stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
 
 
 class _Place(NamedTuple):
-    """Where a path leads: the ``name`` in the open directory ``parent``, whose path is ``above``.
+    """The end of a resolved path: the entry ``name`` of the open directory ``parent``.
 
-    ``item`` is an O_PATH descriptor, or -1 if nothing has that name. ``inherited``: the number of the descriptor that
-    the path stands for; all else is unset then.
+    Fields:
+        parent: descriptor of the directory.
+        parent_path: absolute path of that directory.
+        name: last component of the path.
+        item: O_PATH descriptor of the entry, or -1 if there is no such entry.
+        inherited_number: number of the inherited descriptor that the path stands for (such as ``/dev/stdin``), or -1.
+            If it is set, no other field is.
     """
 
     parent: int
@@ -123,11 +142,14 @@ class _Place(NamedTuple):
 
     @property
     def path(self) -> bytes:
+        """Absolute path of the entry, without symbolic links."""
         return self.above if self.name == b"." else os.path.join(self.above, self.name)
 
 
 def inherited_descriptor(path: bytes) -> int:
-    """Return the number of the descriptor that ``path`` stands for by its text, or -1."""
+    """Return the number of the descriptor that ``path`` stands for by its text (such as ``/dev/fd/3``), or -1 if it
+    names none.
+    """
     if (number := _STANDARD.get(path)) is not None:
         return number
     found = _DESCRIPTOR.fullmatch(path)
@@ -135,7 +157,7 @@ def inherited_descriptor(path: bytes) -> int:
 
 
 def look(path: bytes) -> LookedAt:
-    """Return what ``path`` leads to, without opening it. Raises ``OSError``."""
+    """Return the path and the status of the item that ``path`` leads to, without opening it. Raise ``OSError``."""
     with _place(path) as place:
         if place.inherited >= 0:
             return LookedAt(_path_of(place.inherited, path), os.fstat(place.inherited), inherited=True)
@@ -143,13 +165,16 @@ def look(path: bytes) -> LookedAt:
 
 
 def look_at_directory_of(path: bytes) -> LookedAt:
-    """Return what the directory of the file ``path`` is, as ``look``. Raises ``OSError``."""
+    """Return path and status of the directory that contains the file ``path``.
+
+    Raise ``OSError``.
+    """
     return look(os.path.join(os.path.dirname(path) or b".", b"."))
 
 
 @contextmanager
 def path_descriptor(path: bytes) -> Iterator[int]:
-    """Open an item of any kind, only for ``os.fstat`` and ``handle_of``. Raises ``OSError``."""
+    """Yield an O_PATH descriptor of an item of any type, only for ``os.fstat`` and ``handle_of``. Raise ``OSError``."""
     with _place(path) as place:
         if place.inherited < 0 and place.item < 0:
             raise _error(errno.ENOENT)
@@ -159,10 +184,12 @@ def path_descriptor(path: bytes) -> Iterator[int]:
 def open_to_read(
     path: bytes, *, regular: bool = False, trust_links: bool = False, keep_atime: bool = False
 ) -> OpenedFile:
-    """Open ``path`` for reading. Raises ``OSError``.
+    """Open ``path`` for reading. Raise ``OSError``.
 
-    ``regular``: anything but a regular file is refused. ``trust_links``: the caller itself checks who owns the links.
-    ``keep_atime``: reading does not change the access time, where the system allows that.
+    Args:
+        regular: refuse every item that is not a regular file.
+        trust_links: follow all symbolic links; the caller itself checks who owns them.
+        keep_atime: leave the access time unchanged (O_NOATIME), where the system allows that.
     """
     for _ in range(_MOST_ATTEMPTS):
         with _place(path, trust_links=trust_links) as place:
@@ -174,7 +201,7 @@ def open_to_read(
             try:
                 descriptor = patiently(partial(_open_to_read, place, keep_atime))
             except OSError as error:
-                if error.errno in (errno.ELOOP, errno.ENOENT):  # it was replaced since it was looked at
+                if error.errno in (errno.ELOOP, errno.ENOENT):  # the item was replaced after it was examined
                     continue
                 raise
             try:
@@ -191,9 +218,9 @@ def open_to_read(
 
 
 def open_to_write(path: bytes) -> OpenedFile:
-    """Open ``path`` for appending, and a regular file for reading, too; create it with mode 0666 less the umask.
+    """Open ``path`` for appending; create it if it does not exist, with mode 0666 less the umask. Raise ``OSError``.
 
-    What it holds stays. Raises ``OSError``.
+    A regular file can also be read through the descriptor. Its contents remain unchanged.
     """
     deadline = time.monotonic() + READER_PATIENCE
     attempts = 0
@@ -204,7 +231,7 @@ def open_to_write(path: bytes) -> OpenedFile:
             try:
                 return OpenedFile(_open_or_create(place), place.path, created=place.item < 0)
             except OSError as error:
-                if error.errno == errno.ENOENT and place.item < 0:  # as below /proc, where nothing can be created
+                if error.errno == errno.ENOENT and place.item < 0:  # in /proc, for example, no file can be created
                     raise
                 is_without_reader = error.errno == errno.ENXIO and _is_fifo(place.item)
                 if not is_without_reader and error.errno not in (errno.ELOOP, errno.ENOENT, errno.EEXIST):
@@ -212,16 +239,21 @@ def open_to_write(path: bytes) -> OpenedFile:
         attempts += not is_without_reader
         if is_without_reader:
             if time.monotonic() > deadline:
-                text = f"it is a FIFO that nobody has opened for reading in {READER_PATIENCE:.0f} seconds"
+                text = f"no program has opened this FIFO for reading in {READER_PATIENCE:.0f} seconds"
                 raise NotTrusted(errno.ENXIO, f"{text}; start its reader first")
             time.sleep(_READER_PAUSE)
     raise _replaced()
 
 
 class Directory(NamedTuple):
-    """The open directory in which a file is, the file's ``name`` in it, and the file's path as in ``OpenedFile``.
+    """The open directory that contains a file.
 
-    ``can_sync``: the descriptor serves for fsync. (A directory that may be searched and not read cannot be synced.)
+    Fields:
+        descriptor: descriptor of the directory.
+        name: name of the file in it.
+        path: absolute path of the file, without symbolic links in its directory.
+        can_sync: True if fsync(2) accepts the descriptor. It does not if the directory may be searched but not read,
+            because then the descriptor is an O_PATH one.
     """
 
     descriptor: int
@@ -231,7 +263,10 @@ class Directory(NamedTuple):
 
 
 def open_directory_of(path: bytes) -> Directory:
-    """Open the directory of the file ``path``; a link of the file's own name is not followed. Raises ``OSError``."""
+    """Open the directory that contains the file ``path``, without following a link that the file itself may be.
+
+    Raise ``OSError``.
+    """
     directory, name = os.path.split(path)
     with _place(os.path.join(directory or b".", b".")) as place:
         if place.inherited >= 0:
@@ -246,9 +281,9 @@ def open_directory_of(path: bytes) -> Directory:
 
 @contextmanager
 def held_directory(path: bytes) -> Iterator[bytes]:
-    """Open the directory ``path``, and yield a path that leads to it whatever is renamed meanwhile.
+    """Open the directory ``path``, and yield a path that leads to it even if it is renamed in the meantime.
 
-    Where /proc is not mounted, that is its path from the root without symbolic links. Raises ``OSError``.
+    Where /proc is not mounted, the yielded path is its absolute path without symbolic links. Raise ``OSError``.
     """
     found = open_directory_of(os.path.join(path, b""))
     try:
@@ -259,7 +294,10 @@ def held_directory(path: bytes) -> Iterator[bytes]:
 
 
 def real_path(path: bytes) -> bytes:
-    """Return ``path`` from the root without symbolic links; what is missing stays as it is. Raises ``OSError``."""
+    """Return ``path`` as an absolute path without symbolic links. Missing components are kept as they are.
+
+    Raise ``OSError``.
+    """
     try:
         return look(path).path
     except FileNotFoundError:
@@ -268,7 +306,12 @@ def real_path(path: bytes) -> bytes:
 
 
 def obstacle(path: bytes, mode: int, kind: str) -> str:
-    """Return why a new file, such as "a signature" (``kind``), does not replace an item that is there, or nothing."""
+    """Return the reason why a new file cannot replace the existing item ``path``, or an empty text if it can.
+
+    Args:
+        mode: ``st_mode`` of the existing item.
+        kind: name of the new file's type for the message, such as "a signature".
+    """
     if inherited_descriptor(path) >= 0:
         return f"is no regular file, and cannot be replaced by {kind}; name a regular file"
     if stat.S_ISLNK(mode):
@@ -279,7 +322,7 @@ def obstacle(path: bytes, mode: int, kind: str) -> str:
 
 
 def refuse_to_replace(directory: int, name: bytes) -> None:
-    """Raise ``NotTrusted`` if ``name`` is there and is no regular file, which a new file would replace."""
+    """Raise ``NotTrusted`` if ``name`` exists and is not a regular file; only a regular file may be replaced."""
     try:
         mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
     except FileNotFoundError:
@@ -291,10 +334,12 @@ def refuse_to_replace(directory: int, name: bytes) -> None:
 
 
 def _is_fifo(item: int) -> bool:
+    """Return True if the O_PATH descriptor ``item`` is that of a FIFO; False for -1."""
     return item >= 0 and stat.S_ISFIFO(os.fstat(item).st_mode)
 
 
 def _open_to_read(place: _Place, keep_atime: bool) -> int:
+    """Open the entry for reading, with O_NOATIME if ``keep_atime`` and the system permits it. Raise ``OSError``."""
     if keep_atime:
         with suppress(PermissionError):
             return open_patiently(place.name, os.O_RDONLY | os.O_NOATIME | _OPEN, dir_fd=place.parent)
@@ -302,7 +347,11 @@ def _open_to_read(place: _Place, keep_atime: bool) -> int:
 
 
 def _open_or_create(place: _Place) -> int:
-    """Raises ``OSError``: ENXIO for a FIFO without a reader; ELOOP, ENOENT, EEXIST if the item was replaced."""
+    """Open the entry for writing, or create it. Raise ``OSError``.
+
+    The errors are ENXIO for a FIFO without a reader, and ELOOP, ENOENT or EEXIST if the item was replaced since it was
+    examined.
+    """
     if place.item < 0:
         return open_patiently(place.name, _NEW, 0o666, dir_fd=place.parent)
     status = os.fstat(place.item)
@@ -319,7 +368,7 @@ def _open_or_create(place: _Place) -> int:
 
 
 def check_to_write(status: os.stat_result) -> None:
-    """Raise ``NotTrusted`` if a file with this status must not be written to."""
+    """Raise ``NotTrusted`` if the type, owner or mode in ``status`` forbids to write to the file."""
     _check_kind(status)
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)):
         return
@@ -332,7 +381,9 @@ def check_to_write(status: os.stat_result) -> None:
 
 
 def _check_kind(status: os.stat_result, *, regular: bool = False) -> None:
-    """Raise ``WrongKind`` for what is neither a file nor a stream."""
+    """Raise ``WrongKind`` for a directory, a socket or a block device, and with ``regular`` for everything but a
+    regular file.
+    """
     for is_kind, number, text in _REFUSED_KINDS:
         if is_kind(status.st_mode):
             raise WrongKind(number, text)
@@ -341,10 +392,15 @@ def _check_kind(status: os.stat_result, *, regular: bool = False) -> None:
 
 
 def _duplicated(number: int, path: bytes, wrong: int, *, regular: bool = False) -> OpenedFile:
-    """Return a duplicate of an inherited descriptor, unless that was opened with the access mode ``wrong``.
+    """Return a duplicate of the inherited descriptor ``number``. Raise ``NotTrusted`` if its access mode is ``wrong``.
 
-    A regular file is read from where it stood when it was first opened (``_starts``). Sockets and devices are accepted:
-    services and some shells start programs with a socket as a standard stream.
+    A regular file is read from the offset that it had when it was first opened (``_starts``). Sockets and devices are
+    accepted, because services and some shells start programs with a socket as a standard stream.
+
+    Args:
+        path: path by which the user named the descriptor.
+        wrong: the access mode that does not suit, O_WRONLY or O_RDONLY.
+        regular: refuse everything that is not a regular file.
     """
     import fcntl
 
@@ -361,7 +417,9 @@ def _duplicated(number: int, path: bytes, wrong: int, *, regular: bool = False) 
 
 
 def _path_of(number: int, path: bytes) -> bytes:
-    """The path of an open file, or the path that it was named by if it has none, as a pipe."""
+    """Return the path of the open descriptor ``number``; ``path``, the text by which the user named it, if it has none
+    (a pipe).
+    """
     try:
         found = os.readlink(b"/proc/self/fd/%d" % number)
     except OSError:
@@ -370,7 +428,7 @@ def _path_of(number: int, path: bytes) -> bytes:
 
 
 def _wait_for_writer(descriptor: int, path: bytes) -> None:
-    """Return when a FIFO has data, or when a writer has opened it and closed it again."""
+    """Wait until a FIFO has data, or until a writer has opened it and closed it again."""
     import select
 
     waiting = select.poll()
@@ -382,7 +440,7 @@ def _wait_for_writer(descriptor: int, path: bytes) -> None:
 
 @contextmanager
 def _place(path: bytes, *, trust_links: bool = False) -> Iterator[_Place]:
-    """Resolve ``path``, with all links followed; its place is open within the block. Raises ``OSError``."""
+    """Resolve ``path``, following all symbolic links. The descriptors are open within the block. Raise ``OSError``."""
     walk = _Walk(path, trust_links=trust_links or _Trust.all_links)
     try:
         yield walk.resolved()
@@ -393,8 +451,8 @@ def _place(path: bytes, *, trust_links: bool = False) -> Iterator[_Place]:
 class _Walk:
     """The resolution of one path, component by component.
 
-    State: ``_directory`` is the open directory that was reached, ``_above`` its path, ``_ahead`` the components that
-    remain, the next one last.
+    State: ``_directory`` is the open directory that was reached, ``_directory_path`` its path, ``_remaining`` the
+    remaining components in reverse order, so that the next one is last.
     """
 
     def __init__(self, path: bytes, *, trust_links: bool) -> None:
@@ -417,6 +475,7 @@ class _Walk:
         self._directory = self._item = -1
 
     def resolved(self) -> _Place:
+        """Resolve the path to its end, and return the entry. Raise ``OSError``."""
         while self._inherited < 0 and self._ahead:
             part, is_last = self._ahead.pop(), not self._ahead
             if part == b"..":
@@ -438,22 +497,23 @@ class _Walk:
         return _Place(self._directory, self._above, b".", self._item)
 
     def _begin(self, path: bytes) -> None:
-        """Open the root or the working directory, in which ``path`` begins."""
+        """Open the directory in which ``path`` begins: the root or the working directory."""
         start, above = (b"/", b"/") if path.startswith(b"/") else (b".", os.getcwdb())
         self._enter(open_patiently(start, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), above)
         self._ahead = path.split(b"/")[::-1]
 
     def _enter(self, directory: int, path: bytes) -> None:
+        """Make ``directory`` the current directory of the resolution, and close the one before."""
         if self._directory >= 0:
             let_go(self._directory)
         self._directory, self._above = directory, path
 
     def _look(self, part: bytes, *, is_last: bool) -> int | None:
-        """Return an O_PATH descriptor of a component, or -1 if it is the last one and does not exist.
+        """Return an O_PATH descriptor of the component ``part``, or -1 if it is the last one and does not exist.
 
         Return None for a symbolic link; the components of its target come next.
         """
-        if not is_last:  # O_DIRECTORY mounts what is mounted on demand
+        if not is_last:  # O_DIRECTORY triggers automounts, which O_PATH alone does not
             try:
                 return open_patiently(part, _LOOK | os.O_DIRECTORY, dir_fd=self._directory)
             except NotADirectoryError:
@@ -480,6 +540,10 @@ class _Walk:
         return item
 
     def _follow(self, part: bytes, status: os.stat_result, target: bytes) -> None:
+        """Put the components of the symbolic link ``part`` to ``target`` ahead of those that remain. Raise ``OSError``.
+
+        ``NotTrusted`` is raised if neither root nor the effective user owns the link, unless all links are trusted.
+        """
         if status.st_uid not in (0, os.geteuid()) and not self._trust_links:
             link = shown(os.path.join(self._above, part))
             text = f"the symbolic link {link} to {shown(target)} belongs to user {status.st_uid} and is not followed"
@@ -498,8 +562,10 @@ class _Walk:
 
 
 def _error(number: int) -> OSError:
+    """Return the ``OSError`` of the errno ``number``, with the system's text."""
     return OSError(number, os.strerror(number))
 
 
 def _replaced() -> OSError:
+    """Return the error of an item that was replaced at each of many attempts to open it."""
     return NotTrusted(errno.ESTALE, "it is replaced again and again while it is opened; name another file")

@@ -1,21 +1,25 @@
-"""The life of one new item: made, filled, dressed, named; or nothing is left.
+"""Creation of one new item, from an empty temporary file to the finished file, or its removal.
 
-    with NewFile.beside(directory, temporary) as new:    # empty, mode 0600, ours
-        ...                                              # write to new.descriptor
-        new.dress(attributes, preserve, umask)
-        new.commit(name)                                 # closed, the way cleared, renamed, looked at
+    with NewFile.create_temporary(directory, temporary) as new:  # empty, mode 0600, owned by this process
+        ...  # write to new.descriptor
+        new.apply_metadata(attributes, preserve, umask)
+        new.commit(name)  # close, make room, rename, verify the name
 
-If the block ends without ``commit`` or ``keep``, by an error or not, the item is removed. ``keep`` closes the item
-and leaves it under the name that it was made with: another task goes on with it (``again``) or names it later, or it
-has its final name from the start (``at``). An error ends the block with a ``Problem``. Only metadata that can't be set
-don't: a file with wrong metadata, and a line that says so, are better than no file. They are its ``shortcoming``.
+If the block ends without ``commit`` or ``close_and_keep``, by an error or not, the item is removed. ``close_and_keep``
+closes the item and leaves it under the name with which it was created. There are two uses of that: another task
+continues with the item (``continue_kept``) or names it later, or the item has had its final name from the start
+(``create``).
+
+An error ends the block with a ``Problem``. The exception is metadata that cannot be set: a file with wrong metadata,
+and a message that says so, are better than no file. Such an error is recorded as the ``metadata_problem`` of the file.
 
 Rule: a file whose size was set before its contents are durable gets its final name only after they are. Otherwise a
-loss of power may leave a file with the size and time of its source and without its data, which the next run would take
-for a copy. So ``commit`` of a file that was given its size by ``extend`` brings its contents to stable storage first.
+power failure could leave a file with the size and time of its source but without its data, and the next run would treat
+that as a complete copy. Therefore ``commit`` of a file whose size was set by ``extend`` first brings the contents to
+stable storage.
 
-A file that is written over in place (``pcopy.fsio.in_place``) is never removed: its mark tells that it is not whole,
-and so does the ``Problem``.
+A file that is overwritten in place (``pcopy.fsio.in_place``) is never removed. Its mark records that it is incomplete,
+and the ``Problem`` says so.
 """
 
 from __future__ import annotations
@@ -42,24 +46,34 @@ from pcopy.fsio.temporary import create, is_undressed, put_in_place, remove, reo
 
 
 class NewFile:
-    """A regular file; ``descriptor`` is open for writing until ``commit`` or ``keep``."""
+    """A new regular file. ``descriptor`` is open for writing until ``commit`` or ``close_and_keep``."""
 
-    # What a small file has in common with all others is not set for each.
+    # Defaults are class attributes: setting them for each of many small files takes time.
     shortcoming: MetadataProblem | None = None
+    """Error of metadata that could not be set; None if there was none."""
     other_layout = ""
-    """The reason for another layout than the wanted one: it has fewer stripes, or is inherited."""
+    """Reason why the file does not have the wanted Lustre layout: it has fewer stripes, or the directory's default
+    layout.
+    """
     recipe: Recipe = PLAIN
-    """The recipe of the layout that the file has got."""
+    """Recipe of the layout that the file has."""
     _before: tuple[int, ...] = ()
+    """Mode, owner and group of an existing file that is overwritten; empty for a new file."""
     _made: Identity | None = None
     _status: os.stat_result | None = None
     _is_done = False
     _is_extended = False
     _times: tuple[int, int] | None = None
-    """Access and modification; they are set after the file is closed where that changes them."""
+    """Access and modification time in nanoseconds, to be set after the file is closed where closing changes them."""
 
     def __init__(self, directory: int, made_as: bytes, descriptor: int = -1, before: tuple[int, ...] = ()) -> None:
-        """``before``: mode, owner and group that a file had which is written over."""
+        """Wrap a file in the open ``directory`` that is called ``made_as``.
+
+        Args:
+            original_name: name with which the file was created; empty if it must never be removed.
+            descriptor: descriptor that is open for writing; -1 if the file is opened later.
+            before: mode, owner and group of an existing file that is overwritten.
+        """
         self.descriptor = descriptor
         self._directory = directory
         self._made_as = made_as
@@ -68,50 +82,58 @@ class NewFile:
 
     @classmethod
     def at(cls, directory: int, name: bytes, layout: Recipe = PLAIN) -> Self:
-        """An empty file that nobody else may read, as ``name``, which must be free. Raises ``Problem``."""
+        """Create an empty file with mode 0600 as ``name``, which must be free. Raise ``Problem``."""
         new = cls(directory, name, create(directory, name, layout.flags))
         if layout is not PLAIN:
             new.other_layout = inherited(layout.impossible) if layout.impossible else new._lay_out(layout)
         return new
 
     def _lay_out(self, layout: Recipe) -> str:
-        """If it gets no layout of the kind that is wanted, it is made once more: it may have none at all."""
+        """Give the new file its ``layout``; return the reason if it is another one than wanted.
+
+        If the server gives no layout of the wanted kind, the file is removed and created again with the default layout,
+        because it may have none at all.
+        """
         try:
-            given = lay_out(self.descriptor, layout)
+            result = lay_out(self.descriptor, layout)
         except OSError as error:
-            given = LaidOut(b"", error.strerror or "", serves=False)
+            result = LaidOut(b"", error.strerror or "", serves=False)
         except BaseException:
             self._give_up()
             raise
-        if not given.serves:
+        if not result.serves:
             self._give_up()
             self.descriptor = create(self._directory, self._made_as)
-            return inherited(given.why)
+            return inherited(result.why)
         assert layout.attribute is not None
-        self.recipe = layout._replace(attribute=(layout.attribute[0], given.value)) if given.why else layout
-        return given.why and fewer_stripes(given.why)
+        self.recipe = layout._replace(attribute=(layout.attribute[0], result.value)) if result.why else layout
+        return result.why and fewer_stripes(result.why)
 
     @classmethod
     def beside(cls, directory: int, temporary: bytes, *, layout: Recipe = PLAIN, over: Over | None = None) -> Self:
-        """As ``at``, for a name of ours; or ``over``, a file that is open to be written over."""
+        """Create a file as ``create`` does, under a ``temporary`` name; with ``over``, wrap the existing file that it
+        holds open instead.
+        """
         if over is None:
             return cls.at(directory, temporary, layout)
         return cls(directory, b"", over.descriptor, over.before)
 
     @classmethod
     def again(cls, directory: int, made_as: bytes, made: Identity, before: tuple[int, ...] = ()) -> Self:
-        """The file that another task has ``made`` and kept; it is opened by ``reopen``.
+        """Return a file that another task created and kept (``made``); ``reopen`` opens it.
 
-        Other tasks and later runs rely on it: it is not removed for an exception that says nothing about it.
+        Other tasks and later runs rely on the file. So it is removed only after a ``Problem``, not after another
+        exception.
         """
         new = cls(directory, made_as, before=before)
         new._made = made
         return new
 
     def open_to_others(self, *, inherits: bool) -> tuple[int, ...]:
-        """Make sure that other ranks can open the new file by its name; return what ``reopen`` needs as ``shown``.
+        """Make sure that other ranks can open the new file by its name; return the value for the parameter ``shown`` of
+        ``reopen``.
 
-        ``inherits``: the file may have got an ACL from its directory. Raises ``Problem``.
+        ``inherits_acl`` is True if the file may have inherited an ACL from its directory. Raise ``Problem``.
         """
         if inherits or not is_undressed(self.status):
             free_from_acl(self.descriptor)
@@ -119,17 +141,20 @@ class NewFile:
         return shown_by_server(self.status)
 
     def reopen(self, size: int, shown: tuple[int, ...] = (), *, extended: bool = True) -> None:
-        """Opens what is there ``again``; raises ``Problem`` unless it is what was made, and has this ``size``.
+        """Open the file that another task created (``continue_kept``).
 
-        ``shown``: what ``open_to_others`` returned.
-        ``extended``: another task may have given it its size before its contents were durable, as ``extend``.
+        Raise ``Problem`` unless it is that file and has this ``size`` in bytes.
+
+        Args:
+            shown: the value that ``open_to_others`` returned.
+            extended: True if another task may have set the size before the contents were durable, as ``extend`` does.
         """
         assert self._made is not None
         self.descriptor = reopen(self._directory, self._made_as, self._made, size, shown)
         self._is_extended = extended
 
     def extend(self, size: int) -> None:
-        """Set the size of the file before its contents are durable; raise ``Problem``.
+        """Set the size of the file, in bytes, before its contents are durable. Raise ``Problem``.
 
         A hole remains where nothing is written. ``commit`` brings the contents to stable storage.
         """
@@ -138,32 +163,32 @@ class NewFile:
 
     @property
     def awaits_storage(self) -> bool:
-        """True if the contents must be on stable storage before the file gets its final name, and are not yet."""
+        """True if the contents must be brought to stable storage before the file gets its final name."""
         return self._is_extended
 
     def note_stored(self) -> None:
-        """Note that the contents are on stable storage: ``commit`` need not wait for that any more."""
+        """Record that the contents are on stable storage, so that ``commit`` does not sync them again."""
         self._is_extended = False
 
     @property
     def made_as(self) -> bytes:
-        """The name under which it was made."""
+        """Name with which the file was created."""
         return self._made_as
 
     @property
     def is_over(self) -> bool:
-        """Is an existing file written over?"""
+        """True if an existing file is overwritten."""
         return bool(self._before)
 
     @property
     def status(self) -> os.stat_result:
-        """Its status when it was asked for first; raises ``Problem``."""
+        """Status of the file when it was first read here. Raise ``Problem``."""
         if self._status is None:
             self._status = status_of(self.descriptor)
         return self._status
 
     def identity(self, mount: int) -> Identity:
-        """``mount`` is the code of its directory's; raises ``Problem``."""
+        """Return the identity of the file. ``mount`` is the mount code of its directory. Raise ``Problem``."""
         return identity_of(self.descriptor, self.status, mount, made=True)
 
     def dress(
@@ -175,7 +200,16 @@ class NewFile:
         kept: os.stat_result | None = None,
         inherits: bool = False,
     ) -> Applied:
-        """Gives it its metadata, as ``pcopy.fsio.attributes.apply_attributes``; what fails is its ``shortcoming``."""
+        """Apply metadata as ``pcopy.fsio.attributes.apply_attributes`` does; errors become the ``metadata_problem`` of
+        the file.
+
+        Args:
+            attributes: metadata of the source.
+            preserve: the kinds of metadata to apply.
+            existing: status of an existing file whose owner and mode are used where those of the source are not
+                preserved.
+            inherits_acl: True if the file may have inherited an ACL from its directory.
+        """
         try:
             if self._before:
                 kept, inherits = status_before(self._before), True
@@ -201,11 +235,15 @@ class NewFile:
         store: bool = True,
         marked: bool = False,
     ) -> None:
-        """It is whole, and called ``name`` from now on, instead of what is ``present`` there; raises ``Problem``.
+        """Close the finished file and rename it to ``name``. Raise ``Problem``.
 
-        A file that was made as ``name`` has that already. ``sync``: its contents are on stable storage before.
-        ``store``: so are those of a file whose size was set before its contents were durable; False only with
-        ``--no-sync``. ``marked``: a file beside ``name`` may say that the present one is half written, and is removed.
+        A file that was created as ``name`` is not renamed.
+
+        Args:
+            present: status of the existing item that is replaced, None if there is none.
+            sync: bring the contents to stable storage before the rename, in any case.
+            store: bring them there if the size was set before they were durable; False only with ``--no-sync``.
+            marked: a mark file next to ``name`` may say that the existing file is half written; remove it.
         """
         inode = self.status.st_ino if self._made is None else self._made.inode
         self._close(sync, store=store and self._is_extended)
@@ -214,7 +252,7 @@ class NewFile:
         self._is_done = True
 
     def keep(self, *, sync: bool = False) -> None:
-        """Closes it and leaves it under the name that it has; raises ``Problem``."""
+        """Close the file and leave it under the name that it has. Raise ``Problem``."""
         self._close(sync)
         self._is_done = True
 
@@ -236,6 +274,9 @@ class NewFile:
             raise incomplete(error) from error
 
     def _give_up(self, *, removes: bool = True) -> None:
+        """Close the file, ignoring errors, and remove it unless ``removes`` is False or an existing file is
+        overwritten.
+        """
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             abandon(descriptor)
@@ -243,6 +284,10 @@ class NewFile:
             remove(self._directory, self._made_as)
 
     def _close(self, sync: bool, *, store: bool = False) -> None:
+        """Close the descriptor, and set the times afterwards where closing changes them. Raise ``Problem``.
+
+        ``sync`` and ``store`` are described at ``commit``.
+        """
         descriptor, self.descriptor = self.descriptor, -1
         if self._times is None or not has_late_times(descriptor):
             close_written(descriptor, sync=sync, store=store)
@@ -250,17 +295,19 @@ class NewFile:
             self.shortcoming = MetadataProblem("utimensat", error.errno or errno.EIO)
 
     def _handle(self) -> Handle:
+        """Return the descriptor or path through which metadata is set."""
         return self.descriptor
 
 
 class NewNode(NewFile):
-    """A symbolic link, FIFO, socket or device; ``descriptor`` is an O_PATH one."""
+    """A new symbolic link, FIFO, socket or device. ``descriptor`` is an O_PATH one."""
 
     @classmethod
     def made(cls, directory: int, name: bytes, node: Node, *, is_temporary: bool) -> Self:
-        """``name``, which must be free, like ``node``; raises ``Problem``.
+        """Create ``name``, which must be free, with the type and contents of ``node``. Raise ``Problem``.
 
-        Unless the name ``is_temporary`` nothing is removed: nobody can tell by then whose the item is that has it.
+        The item is removed after an error only if the name ``is_temporary``: under any other name it may by then be an
+        item of another process.
         """
         new = cls(directory, name if is_temporary else b"")
         try:
@@ -278,19 +325,28 @@ class NewNode(NewFile):
         return handle_of(self.descriptor)
 
 
-def left_over(problem: Problem, name: bytes, kept: Problem) -> Problem:
-    """Return ``problem``, and add that the new item ``name`` is left in the destination, as ``kept`` states."""
-    plain = problem.plain
-    text = f"{plain[2]}; the incomplete file {os.fsdecode(name)} is left, since it cannot be removed ({kept.strerror})"
-    return Problem.from_plain((*plain[:2], text, *plain[3:]))
+def left_over(problem: Problem, name: bytes, removal: Problem) -> Problem:
+    """Return ``problem`` with a note that the new item ``name`` remains in the destination, because of
+    ``removal``.
+    """
+    fields = problem.plain
+    text = (
+        f"{fields[2]}; the incomplete file {os.fsdecode(name)} is left, since it cannot be removed ({removal.strerror})"
+    )
+    return Problem.from_plain((*fields[:2], text, *fields[3:]))
 
 
 def give_name(
     directory: int, temporary: bytes, name: bytes, inode: int, present: os.stat_result | None, *, marked: bool
 ) -> None:
-    """The item ``inode``, which is ``temporary``, is called ``name`` from now on, instead of what is ``present`` there.
+    """Rename ``temporary`` to ``name`` in place of the item that is ``present`` there, and verify the result.
 
-    ``marked`` as for ``NewFile.commit``. Raises ``Problem``.
+    Raise ``Problem``.
+
+    Args:
+        inode: inode number of the new item; after the rename ``name`` must have it.
+        present: status of the existing item, None if there is none.
+        marked: remove the mark file of ``name``, as for ``NewFile.commit``.
     """
     clear_way(directory, name, present)
     put_in_place(directory, temporary, name, inode)
@@ -299,7 +355,10 @@ def give_name(
 
 
 def clear_way(directory: int, name: bytes, present: os.stat_result | None) -> None:
-    """Makes room for a rename to ``name``: of a directory only an empty one gives way. Raises ``Problem``."""
+    """Remove an empty directory ``name``, so that an item of another type can be renamed to it. Raise ``Problem``.
+
+    Other items need not be removed, because rename(2) replaces them. A directory that is not empty is an error.
+    """
     if present is not None and stat.S_ISDIR(present.st_mode):
         try:
             with failing("rmdir"), suppress(FileNotFoundError):

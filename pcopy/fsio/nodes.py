@@ -1,7 +1,8 @@
-"""Symbolic links, FIFOs, sockets and devices: made new, then dressed through an O_PATH descriptor.
+"""Creation of symbolic links, FIFOs, sockets and devices, with their metadata set through an O_PATH descriptor.
 
-Such items can't be opened (or must not be: opening a FIFO waits, opening a device acts). So their metadata is set
-through ``/proc/self/fd/N``: that is the item that the descriptor was opened on, even if its name leads elsewhere now.
+Such items cannot be opened, or must not be: opening a FIFO waits, and opening a device can act on it. So their metadata
+is set through ``/proc/self/fd/N``. That path always leads to the item that was opened, even if its name leads to
+another item by now.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ T = TypeVar("T")
 
 
 class Node(NamedTuple):
-    """One of a source: its status and metadata, and the text of a symbolic link."""
+    """A symbolic link, FIFO, socket or device of a source. ``link_target`` is the target text of a symbolic link."""
 
     status: os.stat_result
     attributes: Attributes
@@ -35,14 +36,14 @@ class Node(NamedTuple):
 
 
 def handle_of(descriptor: int) -> bytes:
-    """The path that stands for an O_PATH descriptor."""
+    """Return the path in /proc that stands for an O_PATH descriptor."""
     return b"/proc/self/fd/%d" % descriptor
 
 
 def with_handle(directory: int, call: Callable[[Handle], T]) -> T:
-    """Return what ``call`` returns for an open directory; raises ``Problem``.
+    """Return ``call(directory)`` for an open directory. Raise ``Problem``.
 
-    One that is open for searching only (O_PATH) has no descriptor that takes metadata: its path stands for it.
+    System calls that set metadata refuse an O_PATH descriptor with EBADF. Then ``call`` gets its path in /proc instead.
     """
     try:
         return call(directory)
@@ -53,34 +54,38 @@ def with_handle(directory: int, call: Callable[[Handle], T]) -> T:
 
 
 def open_node(directory: int, name: bytes, *, on_source: bool, follow: bool = False) -> int:
-    """An O_PATH descriptor of ``name`` itself, or with ``follow`` of what it leads to; raises ``Problem``."""
+    """Return an O_PATH descriptor of ``name`` itself, or with ``follow`` of the target of the symbolic link.
+
+    Raise ``Problem``. ``on_source``: the directory is one of the source; a missing item then counts as changed during
+    the copy.
+    """
     try:
         flags = os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
         return open_patiently(name, flags, dir_fd=directory, passing=PASSING if on_source else STALE)
     except OSError as error:
-        gone = on_source and error.errno in (errno.ENOENT, errno.ESTALE)
-        raise Problem("open", error.errno or errno.EIO, on_source=on_source, changed=gone) from error
+        is_missing = on_source and error.errno in (errno.ENOENT, errno.ESTALE)
+        raise Problem("open", error.errno or errno.EIO, on_source=on_source, changed=is_missing) from error
 
 
 def read_node(directory: int, name: bytes, inode: int, preserve: Preserve, *, follow: bool = False) -> Node:
-    """The node ``name`` of a source, which was found with that ``inode``; raises ``Problem``."""
+    """Return the node ``name`` of a source. Raise ``Problem``, also if its inode number is not ``inode`` any longer."""
     link = b""
-    with held_open(open_node(directory, name, on_source=True, follow=follow)) as held:
-        status = status_of(held, on_source=True)
+    with held_open(open_node(directory, name, on_source=True, follow=follow)) as descriptor:
+        status = status_of(descriptor, on_source=True)
         if status.st_ino != inode or stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
             raise changed("open", "another item has taken its name")
-        attributes = read_attributes(handle_of(held), status, preserve)
+        attributes = read_attributes(handle_of(descriptor), status, preserve)
         if stat.S_ISLNK(status.st_mode):
             with failing("readlink", on_source=True):
-                link = patiently(lambda: os.readlink(b"", dir_fd=held))
+                link = patiently(lambda: os.readlink(b"", dir_fd=descriptor))
     return Node(status, attributes, link)
 
 
 def make_node(directory: int, name: bytes, node: Node) -> tuple[int, os.stat_result]:
-    """Makes ``name``, which must be free (else ``Problem`` with EEXIST), of the kind of ``node``, for its owner only.
+    """Create ``name`` with the type of ``node`` and mode 0600; return an O_PATH descriptor and its status.
 
-    Returns an O_PATH descriptor of what was made, and its status; raises ``Problem``, and ``MetadataProblem`` where the
-    node was made and cannot be opened.
+    Raise ``Problem`` with EEXIST if the name is taken, ``MetadataProblem`` if the node was created but cannot be opened
+    because no descriptors are left, and ``Problem`` for all other errors.
     """
     mode = node.status.st_mode
     operation = "symlink" if stat.S_ISLNK(mode) else "mknod"
@@ -93,7 +98,7 @@ def make_node(directory: int, name: bytes, node: Node) -> tuple[int, os.stat_res
     try:
         made = open_node(directory, name, on_source=False)
     except Problem as problem:
-        if problem.errno in NO_DESCRIPTORS:  # a second attempt at the item would meet the node of this one
+        if problem.errno in NO_DESCRIPTORS:  # a second attempt would find the name taken by this node
             raise MetadataProblem(problem.operation, problem.errno) from problem
         raise
     try:
@@ -107,28 +112,33 @@ def make_node(directory: int, name: bytes, node: Node) -> tuple[int, os.stat_res
 
 
 def _is_new(made: os.stat_result, source: os.stat_result, directory: int) -> bool:
-    """Is it what we have made? Whoever owns the directory may have moved another node there, a finished one perhaps:
-    it would get the owner and mode that are meant for this one.
+    """Return True if ``made`` is the status of the node that was just created.
 
-    Some servers show other owners and modes (CIFS, NFS with root_squash). There it must look as a new file does.
+    The owner of the directory could have moved another node there, for example a finished one, which would then get the
+    owner and mode of this one.
+
+    Some servers show other owners and modes than were set (CIFS, NFS with root_squash). There the node must show the
+    same as a new file does.
     """
     if stat.S_IFMT(made.st_mode) != stat.S_IFMT(source.st_mode) or made.st_nlink != 1:
         return False
     if stat.S_ISLNK(made.st_mode):
-        return True  # nobody gains anything by a symbolic link's owner, and a server may have made it somebody else's
+        return True  # the owner of a symbolic link gives no rights, and a server may show another one
     is_device = stat.S_ISBLK(made.st_mode) or stat.S_ISCHR(made.st_mode)
     if is_device and made.st_rdev != source.st_rdev:
         return False
     if made.st_uid == os.geteuid() and not stat.S_IMODE(made.st_mode) & ~0o600:
         return True
-    from pcopy.fsio.server import shown_of_new_file  # few servers need it
+    from pcopy.fsio.server import shown_of_new_file  # imported late: few servers need it
 
     shown = shown_of_new_file(directory, b"%b%d-%d" % (PREFIX, os.getpid(), time.monotonic_ns()))
     return made.st_uid == shown.uid and not stat.S_IMODE(made.st_mode) & ~shown.mode
 
 
-def keep_access_time(held: int, before: os.stat_result) -> None:
-    """Undoes what reading a symbolic link of the target's has done to its access time, which no flag prevents."""
-    with suppress(OSError):  # somebody else's, or on a file system that may not be written
-        if os.fstat(held).st_atime_ns != before.st_atime_ns:
-            os.utime(handle_of(held), ns=(before.st_atime_ns, before.st_mtime_ns))
+def keep_access_time(descriptor: int, before: os.stat_result) -> None:
+    """Restore the access time of a symbolic link of the target after it was read; O_NOATIME does not exist for
+    readlink(2).
+    """
+    with suppress(OSError):  # another user owns it, or the file system is mounted read-only
+        if os.fstat(descriptor).st_atime_ns != before.st_atime_ns:
+            os.utime(handle_of(descriptor), ns=(before.st_atime_ns, before.st_mtime_ns))

@@ -1,12 +1,13 @@
-"""Contents pass through memory: read, digested and written, with threads beside for what need not be waited for.
+"""Copying of file contents through memory: read, digest, write, with helper threads for large files.
 
-One thread writes: two writers of a local file would only wait for each other. Of a large stretch another thread reads
-ahead, one computes the digest, and one begins to store what was written while more is copied (``pcopy.fsio.ways``).
-What a stretch needs is allocated before, where that helps; holes never are.
+One thread writes, because two writers of a local file would only wait for each other's inode lock. For a large stretch
+of a file up to three helper threads run: one reads ahead, one computes the digest, and one starts the write-back of
+data while more is copied (``pcopy.fsio.ways``). Space is allocated before the copy where that is faster, but never for
+holes.
 
-With ``--direct`` both sides are moved past the page cache. What does not begin and end with a page, and what a file
-system refuses to move that way, goes through the cache. With ``--drop-cache`` each part leaves the cache on both sides
-as soon as it is on storage.
+With ``--direct`` both sides bypass the page cache (O_DIRECT). Parts that do not begin and end at a page boundary, and
+parts that a file system refuses to move directly, go through the cache. With ``--drop-cache`` each part is removed from
+the cache of both sides as soon as it is on storage.
 """
 
 from __future__ import annotations
@@ -39,46 +40,56 @@ from pcopy.fsio.ways import KnownWays
 from pcopy.named import NamedTuple
 
 BESIDE_FROM = 8 << 20
-"""Bytes that are worth a thread beside."""
+"""Bytes from which on a stretch is worth a helper thread."""
 
 _UNDIGESTED = 4
-"""Buffers that are in turn filled, written, and read by the thread that digests."""
+"""Number of buffers that are used in turn: filled, written, and read by the thread that computes the digest."""
 
 STORED_AT_ONCE = 8 << 20
-"""Bytes of which storing is asked for at once: many for one request to the storage, few enough to begin soon."""
+"""Bytes for which write-back is started by one call: enough for large requests to the storage, and few enough to start
+early.
+"""
 
 _UNSTORED = 4
-"""Orders to store that may wait where pages are dropped: so much stays in the cache."""
+"""Maximum number of write-back requests that wait where pages are dropped; it limits the amount of cached data."""
 
 DIRECT_PIECE = 4 << 20
-"""Bytes of one direct read or write: each waits for the storage, which likes large ones."""
+"""Bytes of one direct read or write: each waits for the storage, which is faster with large requests."""
 
 AHEAD_FROM = 64 << 20
-"""Bytes of a stretch that is worth a thread that reads ahead: it takes a sixth of the processor time more, but of such
-large files there are few as a rule, and other processors are idle."""
+"""Bytes from which on a stretch is read ahead by another thread.
+
+That takes a sixth more processor time. But such large files are usually few, and other processors are idle.
+"""
 
 _AHEAD = 2
-"""Pieces that are read while another one is written."""
+"""Number of pieces that are read while another one is written."""
 
 _NO_STORING = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.ESPIPE, errno.EOPNOTSUPP)
+"""Errors of sync_file_range(2) that mean that it is not supported."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
+"""Errors of fallocate(2) that the following writes would meet, too."""
 
 _spare_aides: list[Aide] = []
-os.register_at_fork(after_in_child=_spare_aides.clear)  # their threads are not in the child
+"""Idle helper threads of this process, to be used again."""
+os.register_at_fork(after_in_child=_spare_aides.clear)  # threads do not survive a fork
 
 
 class Manner(NamedTuple):
-    """How the user wants contents to move: past the page cache; and out of it again."""
+    """The user's choice for the page cache: bypass it (``direct``), or remove data from it after the copy
+    (``drop_cache``).
+    """
 
     direct: bool = False
     drop_cache: bool = False
 
 
 AS_EVER = Manner()
+"""The default: contents go through the page cache and stay there."""
 
 
 class Passage:
-    """Between two open files, for one task; ``length`` bytes pass at most. Use as a context."""
+    """A copy of bytes between two open files, for one task. Used as a context manager."""
 
     def __init__(
         self,
@@ -90,6 +101,16 @@ class Passage:
         device: int,
         manner: Manner,
     ) -> None:
+        """Prepare a copy of at most ``length`` bytes.
+
+        Args:
+            source: descriptor to read from.
+            target: descriptor to write to.
+            digest: object that receives the contents, None if they are not digested.
+            known: properties of the file systems that the rank has met.
+            device: st_dev of the target.
+            manner: treatment of the page cache.
+        """
         self._source = source
         self._target = target
         self._known = known
@@ -104,7 +125,7 @@ class Passage:
             self._digester = self._lent.enter_context(_lent_aide())
             digest = _DigestBeside(digest, self._digester)
         self.digest = digest
-        """Takes the contents in their order; what is known by then is complete after ``finish``."""
+        """Receives the contents in order. It has processed all of them only after ``finish``."""
         self.throttle = Throttle()
         if manner.drop_cache or (is_large and self._ways.writes_back and not manner.direct):
             self._storer = Storer(source, target, self._lent.enter_context(_lent_aide()), drops=manner.drop_cache)
@@ -118,7 +139,10 @@ class Passage:
         self._lent.close()
 
     def move(self, start: int, end: int) -> Iterator[int]:
-        """Copies the bytes from ``start`` to ``end``; yields how many each step moved. Raises ``Problem``."""
+        """Copy the bytes from offset ``start`` to offset ``end``; yield the number of bytes of each step.
+
+        Raise ``Problem``.
+        """
         if end - start >= PIECE and self._ways.preallocates:
             self._preallocate(start, end)
         if self._manner.direct:
@@ -129,7 +153,7 @@ class Passage:
             yield from self._move_cached(start, end)
 
     def finish(self, start: int, end: int) -> None:
-        """All from ``start`` to ``end`` has passed: waits for what is done beside; raises ``Problem``."""
+        """Wait for the helper threads after all bytes from ``start`` to ``end`` were copied. Raise ``Problem``."""
         if self._digester is not None:
             self._digester.wait()
         if self._storer is not None:
@@ -138,6 +162,10 @@ class Passage:
             drop_pages(self._source, start, end - start)
 
     def _preallocate(self, start: int, end: int) -> None:
+        """Allocate the space of the stretch; if the file system refuses that, do not ask it again.
+
+        Raise ``Problem`` if it is full.
+        """
         try:
             libc.fallocate(self._target, start, end - start)
         except OSError as error:
@@ -147,6 +175,7 @@ class Passage:
             self._ways = self._known.of(self._device, self._target)
 
     def _move_cached(self, start: int, end: int) -> Iterator[int]:
+        """Copy a stretch through the page cache; yield the number of bytes of each step. Raise ``Problem``."""
         digester, storer = self._digester, self._storer
         with ExitStack() as lent:
             count = _UNDIGESTED if digester is not None else 1
@@ -156,28 +185,30 @@ class Passage:
                 buffer = buffers[turn % count]
                 turn += 1
                 if digester is not None:
-                    digester.wait(count - 1)  # the piece that the buffer held is digested
+                    digester.wait(count - 1)  # until the previous contents of this buffer are digested
                 size = min(PIECE, end - at)
                 if self.throttle.is_on:
                     size = self.throttle.piece(size)
                     yield from self.throttle.moves(size)
                 reading = read_some(self._source, buffer[:size], at, on_source=True)
-                got = yield from reading
-                if not got:
+                count_read = yield from reading
+                if not count_read:
                     raise cut_short("read", at, on_source=True)
-                piece = buffer[:got]
+                piece = buffer[:count_read]
                 if self.digest is not None:
                     self.digest.update(piece)
                 write_all(self._target, piece, at)
-                at += got
+                at += count_read
                 if storer is not None:
-                    storer.wrote(at - got, at)
-                yield got
+                    storer.wrote(at - count_read, at)
+                yield count_read
             if digester is not None:
-                digester.wait()  # before somebody else gets the buffers
+                digester.wait()  # before the buffers are given back and used for other data
 
     def _move_directly(self, start: int, end: int) -> Iterator[int]:
-        """Whole pages directly, with reading and writing at once; what lies before and after them as usual."""
+        """Copy whole pages directly, reading and writing in parallel; copy the bytes before and after them through the
+        cache.
+        """
         first, last = -(-start // SECTOR) * SECTOR, end // SECTOR * SECTOR
         if first >= last:
             yield from self._move_cached(start, end)
@@ -193,23 +224,24 @@ class Passage:
         yield from self._move_cached(last, end)
 
     def _move_ahead(self, start: int, end: int, size: int) -> Iterator[int]:
-        """Another thread reads the next pieces of ``size`` while this one writes."""
+        """Copy a stretch in pieces of ``size`` bytes while another thread reads the next ones. Raise ``Problem``."""
         step = self.throttle.piece(size)
         starts = range(start, end, step)
         count = _AHEAD + (1 if self._digester is None else 2)
         with ExitStack() as lent:
             buffers = [lent.enter_context(lent_buffer(size)) for _ in range(min(count, len(starts)))]
-            reader = lent.enter_context(_lent_aide())  # it ends before the buffers are given back
-            handed = 0
+            reader = lent.enter_context(_lent_aide())  # entered last: it stops before the buffers are given back
+            submitted = 0
             for number, at in enumerate(starts):
                 if self._digester is not None:
-                    self._digester.wait(count - 1 - _AHEAD)  # what was in the buffer that comes next is digested
-                while handed < min(number + _AHEAD + 1, len(starts)):
-                    ahead = starts[handed]
-                    piece = buffers[handed % count][: min(step, end - ahead)]
+                    # Until the previous contents of the buffer that is filled next are digested.
+                    self._digester.wait(count - 1 - _AHEAD)
+                while submitted < min(number + _AHEAD + 1, len(starts)):
+                    ahead = starts[submitted]
+                    piece = buffers[submitted % count][: min(step, end - ahead)]
                     reader.hand(_read_all, self._source, piece, ahead)
-                    handed += 1
-                reader.wait(handed - number - 1)
+                    submitted += 1
+                reader.wait(submitted - number - 1)
                 piece = buffers[number % count][: min(step, end - at)]
                 if self.throttle.is_on:
                     yield from self.throttle.moves(len(piece))
@@ -224,7 +256,9 @@ class Passage:
 
 
 class Storer:
-    """Has what was written stored while more is written; pages that are on storage are dropped if it ``drops``."""
+    """Starts the write-back of data that was written while more is copied; with ``drops`` it then removes the pages
+    from the cache.
+    """
 
     def __init__(self, source: int, target: int, aide: Aide, *, drops: bool) -> None:
         self._source = source
@@ -235,7 +269,11 @@ class Storer:
         self._before: tuple[int, int] | None = None
 
     def wrote(self, start: int, end: int) -> None:
-        """What lies between them is in the cache; an error of storing it is raised at some later time."""
+        """Record that the bytes from ``start`` to ``end`` are in the cache, and start their write-back when they are
+        enough.
+
+        An error of the write-back is raised by a later call.
+        """
         if self._start < 0:
             self._start = start
         self._end = end
@@ -244,11 +282,14 @@ class Storer:
         if self._drops:
             self._aide.wait(_UNSTORED)
         elif self._aide.under_way:
-            return  # the storage is slower than the copying: the next order takes more
+            return  # the storage is slower than the copy: the next request covers more bytes
         self._order()
 
     def finish(self) -> None:
-        """Nothing more is written. What was not ordered yet is left to the sync, unless it is to be dropped."""
+        """Wait for the write-back requests after the last write. Raise ``Problem``.
+
+        Bytes without a request are stored by the sync at the end, unless their pages must be dropped here.
+        """
         if self._drops and self._start >= 0:
             self._order()
         self._aide.wait()
@@ -256,11 +297,12 @@ class Storer:
             self._drop(*self._before)
 
     def _order(self) -> None:
+        """Hand the bytes that were written since the last request to the helper thread."""
         self._aide.hand(self._store, self._start, self._end - self._start)
         self._start = self._end
 
     def _store(self, start: int, length: int) -> None:
-        """In the other thread: begins to store these bytes, and waits for those before."""
+        """Start the write-back of these bytes, and wait for the stretch before. Runs in the helper thread."""
         _sync_range(self._target, start, length, libc.WRITE)
         if self._drops:
             if self._before is not None:
@@ -268,13 +310,14 @@ class Storer:
             self._before = start, length
 
     def _drop(self, start: int, length: int) -> None:
+        """Wait until these bytes are on storage, and remove their pages from the cache on both sides."""
         _sync_range(self._target, start, length, libc.WAIT_BEFORE | libc.WRITE | libc.WAIT_AFTER)
         drop_pages(self._target, start, length)
         drop_pages(self._source, start, length)
 
 
 class _DigestBeside:
-    """Hands on what is to be digested; a piece must stay as it is until that is done."""
+    """A digest that another thread computes. Data must stay unchanged until that thread has processed it."""
 
     def __init__(self, digest: Digest, aide: Aide) -> None:
         self._digest = digest
@@ -288,38 +331,41 @@ class _DigestBeside:
 
 
 def write_all(target: int, data: memoryview | bytes, offset: int) -> None:
-    """Writes all of ``data`` at ``offset``, through the cache where it can't be done directly; raises ``Problem``."""
+    """Write all of ``data`` at ``offset``, through the page cache if a direct write is refused. Raise ``Problem``."""
     view = memoryview(data)
     while view:
         try:
-            put = os.pwrite(target, view, offset)
+            written = os.pwrite(target, view, offset)
         except OSError as error:
             if error.errno == errno.EINVAL and use_cache(target):
                 continue
             raise Problem.of("write", error) from error
-        if not put:
+        if not written:
             raise Problem("write", errno.EIO, text="nothing was written")
-        view = view[put:]
-        offset += put
+        view = view[written:]
+        offset += written
 
 
 def _read_all(source: int, piece: memoryview, at: int) -> None:
-    """Fills ``piece`` from the offset ``at``; raises ``Problem``."""
-    got = 0
-    while got < len(piece):
+    """Fill ``piece`` from the offset ``at``. Raise ``Problem``, also if the file ends before."""
+    filled = 0
+    while filled < len(piece):
         try:
-            more = patiently(lambda: os.preadv(source, [piece[got:]], at + got))  # noqa: B023 (called at once)
+            count = patiently(lambda: os.preadv(source, [piece[filled:]], at + filled))  # noqa: B023 (called in this iteration)
         except OSError as error:
             if error.errno == errno.EINVAL and use_cache(source):
                 continue
             raise Problem.of("read", error, on_source=True) from error
-        if not more:
-            raise cut_short("read", at + got, on_source=True)
-        got += more
+        if not count:
+            raise cut_short("read", at + filled, on_source=True)
+        filled += count
 
 
 def _sync_range(target: int, start: int, length: int, flags: int) -> None:
-    """Where there is no such call, the sync at the end does it all. Another error is lost data, told only once."""
+    """Call sync_file_range(2) with ``flags``. Raise ``Problem`` for lost data, which the system reports only once.
+
+    Nothing is done where the call is not supported: the sync at the end of the job stores everything.
+    """
     try:
         libc.sync_file_range(target, start, length, flags)
     except OSError as error:
@@ -329,7 +375,7 @@ def _sync_range(target: int, start: int, length: int, flags: int) -> None:
 
 @contextmanager
 def _lent_aide() -> Iterator[Aide]:
-    """An idle one, which has done everything when the block ends."""
+    """Lend an idle helper thread, which has finished all its work when the block ends."""
     aide = _spare_aides.pop() if _spare_aides else Aide()
     try:
         yield aide

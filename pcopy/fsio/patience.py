@@ -1,8 +1,10 @@
-"""Errors that may pass: network file systems report them while a server fails over, and a file server's lease on a file
-makes opening it without waiting fail with EAGAIN until the lease is given back (open(2), O_NONBLOCK).
+"""Retries after transient errors.
 
-Mostly only what reads is tried again, a few times with growing pauses. An error of write, fsync, syncfs or close is
-final for that copy, because the kernel may have dropped the data.
+Network file systems report such errors while a server fails over. Also, a file server's lease on a file makes a
+non-blocking open fail with EAGAIN until the lease is given back (open(2), O_NONBLOCK).
+
+Calls are retried a few times with growing pauses. Mostly only calls that read are retried. An error of write, fsync,
+syncfs or close is final for that copy, because the kernel may have dropped the data.
 """
 
 from __future__ import annotations
@@ -14,54 +16,62 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
-"""This process, or the host, may open no more files until others are closed."""
+"""Errors that mean that this process, or the host, has too many open files."""
 
 INTERRUPTED = (errno.EINTR, errno.EAGAIN, *NO_DESCRIPTORS)
-"""Nothing was done: what changes something may be tried again, too."""
+"""Errors after which nothing was done, so that calls that change something may be retried, too."""
 
 PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, *INTERRUPTED)
+"""Errors after which calls that only read are retried."""
 
 STALE = (errno.ESTALE, *INTERRUPTED)
-"""Nothing was opened: a server has forgotten what the name led to, and expects that it is looked up once more."""
+"""Errors of open(2) after which it is retried: nothing was opened. After ESTALE the name must be looked up again."""
 
 PAUSES = (0.02, 0.1, 0.5)
-"""Seconds before the second, third and fourth try."""
+"""Seconds before the second, third and fourth attempt."""
 
 _NAP = 0.02
 """Seconds of a longer pause after which a task lets its rank answer messages."""
 
 LONG_WAIT = 2.0
-"""Seconds after which a wait for another program is announced: it starts in less, if it was started at all."""
+"""Seconds after which a wait for another program is announced. A program that was started at all begins sooner."""
 
 Result = TypeVar("Result")
 
 
 class _Shortage:
+    """Counts the errors of ``NO_DESCRIPTORS``."""
+
     met = 0
-    """How often an error of ``NO_DESCRIPTORS`` was met."""
+    """Number of such errors so far."""
 
 
 shortage = _Shortage()
-"""Of this process. Its rank keeps fewer operations under way once it has met one (``pcopy.launch.in_flight``)."""
+"""The counter of this process.
+
+After such an error its rank keeps fewer operations under way (``pcopy.launch.in_flight``).
+"""
 
 
 class _Announcer:
+    """Holds the function of ``announce_waits``."""
+
     announce: Callable[[str], None] | None = None
 
 
 def announce_waits(announce: Callable[[str], None]) -> None:
-    """Have ``announce`` called with a line for the user when this process waits for another program for long."""
+    """Register the function that gets a line for the user when this process waits long for another program."""
     _Announcer.announce = announce
 
 
 def announce_wait(text: str) -> None:
-    """Pass ``text`` to the function of ``announce_waits``, if there is one."""
+    """Pass ``text`` to the function that ``announce_waits`` registered, if there is one."""
     if _Announcer.announce is not None:
         _Announcer.announce(text)
 
 
 def patiently(call: Callable[[], Result], passing: Sequence[int] = PASSING) -> Result:
-    """The result of ``call``, tried again after errors that are ``passing``; raises the last ``OSError``."""
+    """Return the result of ``call``, which is retried after errors in ``transient``. Raise the last ``OSError``."""
     for pause in PAUSES:
         try:
             return call()
@@ -76,9 +86,9 @@ def patiently(call: Callable[[], Result], passing: Sequence[int] = PASSING) -> R
 def open_patiently(
     name: str | bytes, flags: int, mode: int = 0o777, *, dir_fd: int | None = None, passing: Sequence[int] = STALE
 ) -> int:
-    """As ``os.open``, tried again after errors that are ``passing``, each time with the same arguments.
+    """Call ``os.open``, and retry it after errors in ``transient``. Raise the last ``OSError``.
 
-    What may make a file is not tried again after ESTALE: the file may have been made.
+    A call that may create a file (O_CREAT) is not retried after ESTALE, because the file may have been created.
     """
     if flags & os.O_CREAT:
         passing = INTERRUPTED
@@ -86,7 +96,7 @@ def open_patiently(
 
 
 def naps(pause: float) -> Iterator[None]:
-    """Sleeps ``pause`` seconds in short naps, with an occasion to do something else after each."""
+    """Sleep ``pause`` seconds in short steps, and yield after each, so that the caller can do other work in between."""
     while pause > 0:
         time.sleep(min(_NAP, pause))
         pause -= _NAP

@@ -1,18 +1,20 @@
-"""POSIX ACLs as the kernel encodes them in extended attributes (linux/posix_acl_xattr.h)."""
+"""POSIX ACLs in the encoding of the kernel's extended attributes (linux/posix_acl_xattr.h)."""
 
 from __future__ import annotations
 
 from pcopy.fsio.preserve import are_mapped
 
 _HEADER, _ENTRY = 4, 8
-"""Bytes of the version, and of each entry: tag, permissions, id."""
+"""Bytes of the header (a version), and bytes of each entry (tag, permissions, id)."""
 _USER_OWNER, _USER, _GROUP_OWNER, _GROUP, _MASK, _OTHER = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
+"""Tags of entries: owner, named user, owning group, named group, mask, others."""
 
 _Entry = tuple[int, int, int]
+"""Tag, permissions and id of an entry."""
 
 
 def _entries(acl: bytes) -> list[_Entry]:
-    """Tag, permissions and id of each entry."""
+    """Return tag, permissions and id of each entry."""
     return [
         (
             int.from_bytes(acl[at : at + 2], "little"),
@@ -24,10 +26,11 @@ def _entries(acl: bytes) -> list[_Entry]:
 
 
 def rights_without(acl: bytes) -> int:
-    """Return the permission bits of a mode that gives nobody more rights than the access ACL ``acl``.
+    """Return permission bits for a file without the access ACL ``acl`` that give no user more rights than the ACL does.
 
-    The group bits that stat(2) shows are the mask, and the group itself may have less. Without the ACL a named user is
-    in the group or among the others, and a named group among the others: so these get no right that its entry denies.
+    The group bits that stat(2) shows are the mask of the ACL; the group itself may have fewer rights. Without the ACL,
+    a named user falls under the group or the others, and a named group under the others. So group and others get no
+    right that such an entry denies.
     """
     entries = _entries(acl)
     first = {tag: permissions for tag, permissions, _ in reversed(entries)}
@@ -42,6 +45,6 @@ def rights_without(acl: bytes) -> int:
 
 
 def has_unmapped_id(acl: bytes) -> bool:
-    """Return True if the ACL names a user or a group that the user namespace of this process does not have."""
+    """Return True if the ACL names a user or group that is not mapped in the user namespace of this process."""
     named = [(tag, number) for tag, _, number in _entries(acl) if tag in (_USER, _GROUP)]
     return not all(are_mapped(number, -1) if tag == _USER else are_mapped(-1, number) for tag, number in named)

@@ -1,4 +1,4 @@
-"""Which attributes a copy keeps, and what this process may set."""
+"""The kinds of metadata that a copy keeps, and the privileges of this process to set them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from pcopy.fsio.patience import NO_DESCRIPTORS, patiently
 from pcopy.named import NamedTuple
 
 ATTRIBUTES = ("mode", "ownership", "timestamps", "links", "xattr", "acl", "sparse")
-"""What can be kept or not: these fields of ``Preserve``."""
+"""Kinds of metadata that the user can select: the boolean fields of ``Preserve``."""
 
 
 class Preserve(NamedTuple):
-    """The attributes that copies keep. ``chown``: owner and group of everything; -1: as ``ownership`` says."""
+    """The metadata that copies keep.
+
+    ``chown`` is the (uid, gid) that all items get; -1 stands for the id that ``ownership`` selects.
+    """
 
     mode: bool = True
     ownership: bool = True
@@ -33,29 +36,31 @@ CAP_FSETID = 4
 CAP_SYS_ADMIN = 21
 CAP_SYS_RESOURCE = 24
 CAP_SETFCAP = 31
-"""Numbers of capabilities(7)."""
+"""Numbers of capabilities (capabilities(7))."""
 
 
 @cache
 def capable(capability: int) -> bool:
-    """Does this process have the effective capability (capabilities(7))? It is read once."""
+    """Return True if this process has the effective capability (capabilities(7)). The set is read once."""
     try:
         with patiently(lambda: open("/proc/self/status", "rb"), NO_DESCRIPTORS) as status:
             for line in status:
                 if line.startswith(b"CapEff:"):
                     return bool(int(line.split()[1], 16) >> capability & 1)
-    except FileNotFoundError:  # no /proc: nothing finer is known than the user
+    except FileNotFoundError:  # Without /proc only the user id is known.
         pass
     return os.geteuid() == 0
 
 
 def maps_all_ids() -> bool:
-    """Return False in a user namespace, where capabilities do not hold for files of users who are not mapped."""
+    """Return False in a user namespace that does not map all ids: there capabilities do not apply to files of unmapped
+    users.
+    """
     return sum(count for _, count in _mapped("uid")) >= (1 << 32) - 1
 
 
 def are_mapped(uid: int, gid: int) -> bool:
-    """Return True if the user namespace of this process has these ids (user_namespaces(7)); -1 stands for none."""
+    """Return True if the user namespace of this process maps both ids (user_namespaces(7)); -1 stands for no id."""
     return all(
         number < 0 or any(first <= number < first + count for first, count in _mapped(kind))
         for number, kind in ((uid, "uid"), (gid, "gid"))
@@ -64,7 +69,10 @@ def are_mapped(uid: int, gid: int) -> bool:
 
 @cache
 def _mapped(kind: str) -> tuple[tuple[int, int], ...]:
-    """Ranges of ids: the first, and their number. All, if the kernel has no user namespaces."""
+    """Return the mapped ranges of "uid" or "gid" (``kind``): first id and number of ids.
+
+    All ids without user namespaces.
+    """
     try:
         with patiently(lambda: open(f"/proc/self/{kind}_map", "rb"), NO_DESCRIPTORS) as ranges:
             return tuple((int(first), int(count)) for first, _, count in map(bytes.split, ranges))

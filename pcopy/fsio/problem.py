@@ -1,4 +1,4 @@
-"""A failed operation on one item: which operation, and with which errno. It never ends the job by itself."""
+"""Errors of an operation on one item, with the operation and the errno. They fail the item and never end the job."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from pcopy.fsio.identity import Identity
 from pcopy.fsio.patience import NO_DESCRIPTORS, shortage
 
 Plain = tuple[str, int, str, bool, bool, bool]
-"""A problem as primitives: operation, errno, text, whether it concerns the source, whether that has changed, and
-whether it may be tried again."""
+"""A ``Problem`` as a tuple of primitives.
+
+The fields are: operation, errno, text, True if it concerns the source, True if the source has changed, and True if the
+item may be tried again.
+"""
 
 
 REPLACED = "something else was put in its place meanwhile"
@@ -18,18 +21,22 @@ EXCHANGED = "another item took its name after it was examined: that one is not c
 
 
 LINK_REFUSALS = frozenset((errno.EXDEV, errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK))
-"""Errors of link(2) after which a copy has to take the place of a further name.
+"""Errors of link(2) after which a further name of an inode must be created as a copy.
 
-EXDEV: the directories are of two XFS projects, subvolumes or bind mounts of one file system. EMLINK: the inode has as
-many names as the file system allows. The others: the file system makes no hard links, or not of this item.
+- EXDEV: the directories belong to two XFS projects, subvolumes or bind mounts of one file system.
+- EMLINK: the inode has as many names as the file system allows.
+- The others: the file system does not support hard links, or not to this item.
 """
 
 
 class Problem(OSError):
-    """An ``OSError`` that knows its operation and the side (source or target) that it concerns.
+    """An ``OSError`` that also records its operation and the side (source or target) that it concerns.
 
-    ``changed``: the source is no longer what it was when it was found. ``again``: the item may be tried once more,
-    since it has changed or something else has happened to it from outside.
+    Fields:
+        operation: name of the failed operation, such as "rename".
+        on_source: True if the error concerns the source, False if it concerns the target.
+        changed: True if the source has changed since it was found.
+        may_retry: True if the item may be tried once more, because it or its surroundings changed during the operation.
     """
 
     def __init__(
@@ -42,6 +49,7 @@ class Problem(OSError):
         changed: bool = False,
         again: bool = False,
     ):
+        """Create a problem with the errno ``number`` and ``text`` (default: the system's text of that errno)."""
         super().__init__(number, text or os.strerror(number))
         shortage.met += number in NO_DESCRIPTORS
         self.again = changed or again
@@ -51,32 +59,34 @@ class Problem(OSError):
 
     @classmethod
     def of(cls, operation: str, error: OSError, *, on_source: bool = False) -> Problem:
-        """``error`` with its operation; a problem that has one already stays as it is."""
+        """Return ``error`` as a problem of ``operation``; return it unchanged if it is a ``Problem`` already."""
         if isinstance(error, Problem):
             return error
         return cls(operation, error.errno or errno.EIO, on_source=on_source)
 
     @property
     def is_full(self) -> bool:
-        """Is a directory of the target in the way that is not empty?"""
+        """True if a directory of the target could not be removed because it is not empty."""
         return self.operation == "rmdir" and self.errno in (errno.ENOTEMPTY, errno.EEXIST)
 
     @property
     def plain(self) -> Plain:
-        """As primitives, to be sent to another rank."""
+        """The problem as a tuple of primitives, to be sent to another rank."""
         return self.operation, self.errno or 0, self.strerror or "", self.on_source, self.changed, self.again
 
     @classmethod
     def from_plain(cls, plain: Plain) -> Problem:
-        """The problem of which ``plain`` was made."""
+        """Return the problem that ``plain`` was made of."""
         operation, number, text, on_source, changed, again = plain
         return cls(operation, number, text=text, on_source=on_source, changed=changed, again=again)
 
 
-class failing:  # noqa: N801 (it reads as a statement does)
-    """``with failing(operation):`` what the system refuses there is a ``Problem``, as by ``Problem.of``.
+class failing:  # noqa: N801 (used like a statement)
+    """Context manager that turns an ``OSError`` of its block into a ``Problem`` of ``operation``, as
+    ``Problem.from_error`` does.
 
-    It takes half a microsecond: what runs several times for each small file spells it out.
+    It takes half a microsecond. So code that runs several times for each small file uses ``try`` and ``except``
+    instead.
     """
 
     __slots__ = ("_on_source", "_operation")
@@ -93,22 +103,22 @@ class failing:  # noqa: N801 (it reads as a statement does)
 
 
 def full_directory() -> Problem:
-    """The problem of an item whose name in the target a directory has that is not empty."""
+    """Return the problem of an item whose name in the target is taken by a directory that is not empty."""
     why = "a directory that is not empty is not replaced by an item of another type; move or remove it"
     return Problem("rmdir", errno.ENOTEMPTY, text=why)
 
 
 class MetadataProblem(Problem):
-    """The item's contents are whole, but not all of its metadata could be set."""
+    """The contents of the item are complete, but some of its metadata could not be set."""
 
     made: Identity | None = None
-    """The item, where further names may be wanted of it."""
+    """Identity of the item, if hard links to it may have to be made."""
 
 
 class TargetChanged(Problem):
-    """An item in the target is no longer what it was when it was examined, and nothing has been done to it.
+    """An item in the target has changed since it was examined, and nothing has been done to it.
 
-    Another rank causes this, too, when it replaces another name of the same inode.
+    This also happens when another rank replaces another name of the same inode.
     """
 
     def __init__(self) -> None:
@@ -116,5 +126,5 @@ class TargetChanged(Problem):
 
 
 def changed(operation: str, text: str) -> Problem:
-    """The source is no longer what it was."""
+    """Return the problem of a source that has changed since it was found."""
     return Problem(operation, 0, on_source=True, text=text, changed=True)

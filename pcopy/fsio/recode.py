@@ -1,4 +1,4 @@
-"""Contents on their way through zstd (``pcopy.fsio.seekable_zstd``) are read in spans, and written around holes."""
+"""Reading and writing of contents that are compressed or decompressed on the way (``pcopy.fsio.seekable_zstd``)."""
 
 from __future__ import annotations
 
@@ -12,20 +12,26 @@ from pcopy.fsio.problem import failing
 from pcopy.fsio.seekable_zstd import LARGEST_FRAME
 
 SPAN = 4 << 20
-"""Bytes of a file that make a frame, as a rule: a larger one is compressed better, by little, but more of it has to be
-decompressed for any byte in it."""
+"""Bytes of contents in one zstd frame, as a rule.
+
+Larger frames compress slightly better, but more data must be decompressed to read any byte in them.
+"""
 _USUAL_FRAMES = 1 << 20
-"""A file of more spans than that gets larger ones: its table would take long to read."""
+"""Maximum number of frames of ``USUAL_FRAME_SIZE`` bytes.
+
+A larger file gets larger frames, because its seek table would take long to read.
+"""
 _BLOCK = 16 << 10
-"""Bytes of zeros that become a hole."""
+"""Bytes of zeros that are left as a hole."""
 _ZEROS = bytes(_BLOCK)
 
 
 def span_of(size: int, stripe: int) -> int:
-    """Bytes of each frame of a file of ``size`` whose stripes have ``stripe`` bytes (0: not known).
+    """Return the bytes of contents in each frame of a file of ``size`` bytes.
 
-    No stripe lies in two frames, nor a frame in two stripes, unless it holds several whole ones; but for stripes of odd
-    sizes that are too large for one frame.
+    ``stripe`` is the stripe size in bytes (0: unknown). Frames are whole multiples or whole fractions of a stripe, so
+    that no stripe is divided between two frames. Stripes of odd sizes that are too large for one frame are an
+    exception.
     """
     span = SPAN
     if stripe > span or (stripe and span % stripe):
@@ -37,40 +43,45 @@ def span_of(size: int, stripe: int) -> int:
 
 
 def room_for(size: int, frames: int) -> int:
-    """Bytes that compressed contents of ``size`` in so many frames have at most (ZSTD_compressBound in zstd.h)."""
+    """Return the maximum size in bytes of ``size`` bytes compressed in this number of ``frames`` (ZSTD_compressBound in
+    zstd.h).
+    """
     return size + (size >> 8) + 64 * frames
 
 
 def read_span(descriptor: int, at: int, length: int, *, to_end: bool = False) -> bytes:
-    """``length`` bytes of a file of the source from ``at`` on; ``to_end``: or those that there are. Raises ``Problem``,
-    also for a file that ends before."""
+    """Return ``length`` bytes of a source file from the offset ``at`` on.
+
+    Raise ``Problem``, also if the file ends before. With ``to_end`` a shorter result is returned at the end of the file
+    instead.
+    """
     data = b""
     while len(data) < length:
         with failing("read", on_source=True):
-            more = patiently(partial(os.pread, descriptor, length - len(data), at + len(data)))
-        if not more:
+            part = patiently(partial(os.pread, descriptor, length - len(data), at + len(data)))
+        if not part:
             if to_end:
                 break
             raise cut_short("read", at + len(data), True)
-        data = data + more if data else more
+        data = data + part if data else part
     return data
 
 
 def write_contents(target: int, data: bytes, at: int, *, sparse: bool) -> int:
-    """Writes ``data`` at the byte ``at`` of a file that has a hole there; ``sparse``: zeros are left to the hole.
+    """Write ``data`` at the offset ``at`` of a file that has a hole there; return the number of bytes written.
 
-    Returns how many bytes were written; raises ``Problem``.
+    Raise ``Problem``. With ``sparse`` blocks of zeros are not written, so that the hole remains.
     """
     if not sparse:
         write_all(target, data, at)
         return len(data)
-    begin = now = holes = 0
-    while now < len(data):
-        after = min(now + _BLOCK - (at + now) % _BLOCK, len(data))
-        if not data[now] and data[now:after] == _ZEROS[: after - now]:
-            write_all(target, memoryview(data)[begin:now], at + begin)
-            holes += after - now
-            begin = after
-        now = after
-    write_all(target, memoryview(data)[begin:], at + begin)
-    return len(data) - holes
+    data_start = position = hole_bytes = 0
+    while position < len(data):
+        block_end = min(position + _BLOCK - (at + position) % _BLOCK, len(data))
+        if not data[position] and data[position:block_end] == _ZEROS[: block_end - position]:
+            write_all(target, memoryview(data)[data_start:position], at + data_start)
+            hole_bytes += block_end - position
+            data_start = block_end
+        position = block_end
+    write_all(target, memoryview(data)[data_start:], at + data_start)
+    return len(data) - hole_bytes

@@ -1,9 +1,10 @@
-"""Zstandard in independent frames, and the table by which they are found (the seekable format of its authors).
+"""The seekable format of Zstandard: independent frames, and a table that tells where each one is.
 
-A seekable file is frames, one behind the other, and behind them a skippable frame with their sizes, which other readers
-skip. Each frame has its content size and checksum. What is read here was written by anybody: a table has to fit its
-file to the byte, a frame has to hold exactly what the table says, and a frame that is cut, damaged or too large is a
-``Problem``.
+A seekable file consists of frames, one behind the other, followed by a skippable frame with their sizes, which ordinary
+decompressors skip. Each frame has its content size and a checksum.
+
+The input is not trusted, because any program may have written it. A table must match its file to the byte, and a frame
+must hold exactly what the table says. A frame that is truncated, damaged or too large is a ``Problem``.
 """
 
 from __future__ import annotations
@@ -28,59 +29,72 @@ if TYPE_CHECKING:
     from zstandard import ZstdCompressor, ZstdDecompressor
 
 LARGEST_FRAME = 64 << 20
-"""Bytes of contents of a frame that is read as a whole, in memory. A file with larger ones is read as a stream."""
+"""Maximum bytes of contents of a frame that is decompressed as a whole, in memory.
+
+A file with larger ones is read as a stream.
+"""
 _LARGEST_COMPRESSED = LARGEST_FRAME + (LARGEST_FRAME >> 8) + 64
-"""Bytes that such a frame has in the file, at most (ZSTD_compressBound in zstd.h); one of 0 bytes, too."""
+"""Maximum bytes of such a frame in the file (ZSTD_compressBound in zstd.h), even if it has no contents."""
 MOST_FRAMES = 1 << 22
-"""Of a table: it takes 64 MiB of memory then. A file with more is read as a stream."""
+"""Maximum number of frames in a table, which then takes 64 MiB of memory. A file with more is read as a stream."""
 LARGEST_WINDOW = 1 << 27
-"""Bytes of memory that a stream may want, as ``zstd -d`` allows by itself."""
+"""Maximum bytes of memory that a stream may need for its window; the default limit of ``zstd -d``."""
 
 _FRAME, _BLOCKS_HEADER = 0xFD2FB528, 3
+"""Magic number of a frame with contents, and bytes of the header of each of its blocks."""
 _SKIPPABLE, _SKIPPABLE_MASK = 0x184D2A50, 0xFFFFFFF0
+"""Magic number of a skippable frame, and the mask for it: its last four bits may have any value."""
 _TABLE = 0x184D2A5E
-"""Magic numbers of frames: with contents, to be skipped (the last four bits may be anything), and that of a table."""
+"""Magic number of the skippable frame that holds a seek table."""
 _END = struct.Struct("<IBI")
 """The last bytes of a table: number of frames, flags, magic number."""
 _END_MAGIC = 0x8F92EAB1
-"""Of a table, at its end."""
+"""Magic number at the end of a seek table."""
 _WITH_CHECKSUMS, _RESERVED = 0x80, 0x7C
-"""Flags of a table: an entry has a checksum, too; bits that have to be 0."""
+"""Flags of a table: its entries have checksums; bits that must be 0."""
 _HEAD = struct.Struct("<II")
-"""How each frame begins that is to be skipped: magic number, bytes that follow."""
+"""Header of a skippable frame: magic number, number of bytes that follow."""
 _LONGEST_HEADER = 18
-"""Bytes of the header of a frame with contents, at most (RFC 8878)."""
+"""Maximum bytes of the header of a frame with contents (RFC 8878)."""
 _OR_THE_TABLE = " (if zstd -d, which reads no seek table, finds no fault, the table is wrong)"
 _PIECE = 1 << 20
-"""Bytes of contents that are handed on at once."""
+"""Bytes of contents that are yielded in one piece, about."""
 _AT_ONCE = 1 << 18
-"""Bytes of a file that are gone through at once, at most."""
+"""Maximum bytes of the file that are processed between two yields."""
 _LARGEST_BLOCK = 128 << 10
-"""Bytes of contents of a block."""
+"""Maximum bytes of contents of a block."""
 _RLE, _COMPRESSED = 1, 2
-"""Types of blocks: one byte that is repeated, and the usual one."""
+"""Types of blocks: one repeated byte, and the usual compressed block."""
 
 
 class TrailingGarbage(Problem):
-    """Bytes follow whole frames (or members of gzip) and begin none. All contents have been read by then."""
+    """Bytes that follow the last frame (or member of gzip) and do not begin another one.
+
+    All contents have been read by then.
+    """
 
     @classmethod
     def at(cls, offset: int, program: str) -> TrailingGarbage:
-        """Return the problem of the bytes from ``offset`` on of a file that ``program`` has compressed."""
+        """Return the problem of unknown bytes from ``offset`` on, in a file that ``program`` has compressed."""
         text = f"the bytes from {offset} on were not compressed by {program}, and are ignored"
         return cls("decompress", errno.EBADMSG, on_source=True, text=text)
 
 
 class Frame(NamedTuple):
-    """Bytes of a frame in the file, and of the contents that are in it."""
+    """Size of a frame in bytes: ``compressed_size``, as it is in the file, and ``content_size``, of its contents."""
 
     compressed: int
     size: int
 
 
 class SeekTable(NamedTuple):
-    """Where the frames of a file are: the first byte of each, and behind the last one the first byte after it
-    (``at``, in the file; ``contents_at``, in the contents). ``checksums`` of the contents, where the table has them."""
+    """The positions of the frames of a file.
+
+    Fields:
+        offsets: offset of each frame in the file; the last element is the end of the last frame.
+        content_offsets: offset of each frame's contents; the last element is the size of all contents.
+        checksums: checksum of each frame's contents; empty if the table has none.
+    """
 
     at: array[int]
     contents_at: array[int]
@@ -88,17 +102,17 @@ class SeekTable(NamedTuple):
 
     @property
     def frames(self) -> int:
-        """How many there are."""
+        """Number of frames."""
         return len(self.at) - 1
 
     @property
     def size(self) -> int:
-        """Bytes of the contents."""
+        """Bytes of the contents of all frames."""
         return self.contents_at[-1]
 
     @classmethod
     def of(cls, frames: Iterable[tuple[int, int]]) -> SeekTable:
-        """Return the table of frames of which the bytes in the file and those of the contents are given."""
+        """Return the table of frames that are given as pairs: bytes in the file, bytes of contents."""
         at, contents_at = array("Q", [0]), array("Q", [0])
         for compressed, size in frames:
             at.append(at[-1] + compressed)
@@ -107,9 +121,9 @@ class SeekTable(NamedTuple):
 
     @classmethod
     def read(cls, descriptor: int, size: int) -> SeekTable | None:
-        """The table at the end of a file of ``size`` bytes; None if it has none that fits it, or one that is too large.
+        """Return the table at the end of a file of ``size`` bytes. Raise ``Problem``.
 
-        Raises ``Problem``.
+        Return None if there is no table, if it does not match the file, or if it is too large.
         """
         if size < _HEAD.size + _END.size:
             return None
@@ -133,7 +147,7 @@ class SeekTable(NamedTuple):
         return cls(_sums(compressed), _sums(sizes), entries[2::width] if width == 3 else ())
 
     def frames_of(self, offset: int, length: int) -> range:
-        """The frames that hold ``length`` bytes of the contents from ``offset`` on."""
+        """Return the numbers of the frames that hold ``length`` bytes of the contents from ``offset`` on."""
         if length <= 0:
             return range(0)
         first = bisect_right(self.contents_at, offset) - 1
@@ -142,15 +156,15 @@ class SeekTable(NamedTuple):
 
 
 def compress_frame(data: bytes | memoryview, level: int) -> bytes:
-    """One frame with these contents; it has its content size and checksum."""
+    """Return ``data`` as one compressed frame, which has its content size and checksum."""
     return _compressor(level).compress(data)
 
 
 def seek_table(frames: Sequence[Frame]) -> bytes:
-    """Return the table that stands behind these ``frames`` in a seekable file.
+    """Return the table that is written behind these ``frames`` in a seekable file.
 
-    It is empty if there are more frames than readers accept: the file is one stream then. Raises ``ValueError`` if a
-    frame is too large.
+    It is empty if there are more frames than readers accept: the file can then be read only as one stream. Raise
+    ``ValueError`` if a frame is too large.
     """
     if any(max(frame) >= 1 << 32 for frame in frames):
         raise ValueError("frames that no table can hold")
@@ -161,14 +175,15 @@ def seek_table(frames: Sequence[Frame]) -> bytes:
 
 
 def read_frame(descriptor: int, table: SeekTable, number: int) -> bytes:
-    """The contents of one frame, which are as the table says; raises ``Problem``."""
+    """Return the contents of frame ``number``, checked against the table. Raise ``Problem``."""
     import zstandard
 
     at, size = table.at[number], table.contents_at[number + 1] - table.contents_at[number]
     packed = _read(descriptor, at, table.at[number + 1] - at)
     try:
         claimed = zstandard.get_frame_parameters(packed[:_LONGEST_HEADER]).content_size
-        if claimed in (size, zstandard.CONTENTSIZE_UNKNOWN):  # before memory is taken for what it claims to hold
+        # Checked before the library allocates as much memory as the frame claims to need.
+        if claimed in (size, zstandard.CONTENTSIZE_UNKNOWN):
             contents = _decompressor().decompress(packed, max_output_size=size, allow_extra_data=False)
         else:
             contents = b""
@@ -180,25 +195,27 @@ def read_frame(descriptor: int, table: SeekTable, number: int) -> bytes:
         import xxhash
 
         if xxhash.xxh64_intdigest(contents) & 0xFFFFFFFF != table.checksums[number]:
-            raise _damaged(at, f"its contents do not have the checksum that the seek table tells{_OR_THE_TABLE}")
+            raise _damaged(at, f"its contents do not match the checksum in the seek table{_OR_THE_TABLE}")
     return contents
 
 
 def read_frames(descriptor: int, size: int) -> Iterator[bytes]:
-    """The contents of a file of ``size`` bytes, in pieces of some MiB at most, with a table or without. A piece is
-    empty where much of the file had no contents, so that whoever reads it can do something else meanwhile.
+    """Yield the contents of a file of ``size`` bytes, with or without a table, in pieces of a few MiB at most.
 
-    Raises ``Problem``, also where anything but whole frames is in it: ``TrailingGarbage`` if that follows them.
+    A piece is empty after a long part of the file without contents, so that the caller can do other work in between.
+
+    Raise ``Problem``, also if the file does not consist of whole frames: ``TrailingGarbage`` if other bytes follow
+    them.
     """
     import zstandard
 
     if not size:
         raise _damaged(0, "the file is empty")
     ahead, decompressor = _Ahead(descriptor, size), zstandard.ZstdDecompressor(max_window_size=LARGEST_WINDOW)
-    at = paused = 0
+    at = last_pause = 0
     while at < size:
-        if at - paused >= _AT_ONCE:
-            paused = at
+        if at - last_pause >= _AT_ONCE:
+            last_pause = at
             yield b""
         if at and not _may_begin(ahead.taken(at, min(at + 4, size), at)):
             raise TrailingGarbage.at(at, "zstd")
@@ -214,22 +231,25 @@ def read_frames(descriptor: int, size: int) -> Iterator[bytes]:
 
 
 def _may_begin(beginning: bytes) -> bool:
-    """Return True if a frame begins with these 4 bytes, or with fewer at the end of a file that was cut."""
+    """Return True if a frame begins with these 4 bytes; or with fewer, at the end of a truncated file."""
     frame, skippable = _FRAME.to_bytes(4, "little"), _SKIPPABLE.to_bytes(4, "little")
     first = bytes((beginning[0] & _SKIPPABLE_MASK & 0xFF,))
     return frame.startswith(beginning) or skippable.startswith(first + beginning[1:])
 
 
 class _Ahead:
-    """A file that is read from its beginning to its end: ``data`` are the bytes of it that are in memory."""
+    """A file that is read sequentially. ``data`` is the part that is in memory."""
 
     def __init__(self, descriptor: int, size: int) -> None:
         self.data = b""
         self._descriptor, self._size, self._begin = descriptor, size, 0
 
     def index(self, at: int, end: int, frame: int) -> int:
-        """Where in ``data`` the byte ``at`` is; those before ``end`` are in it, too. Raises ``Problem``, also if the
-        file ends before, which cuts the ``frame`` that begins at this byte."""
+        """Return the index in ``data`` of the byte at the offset ``at``; the bytes up to ``end`` are in ``data``, too.
+
+        Raise ``Problem``, also if the file ends before ``end``: then the frame that begins at the offset ``frame`` is
+        truncated.
+        """
         if at < self._begin or end > self._begin + len(self.data):
             if end > self._size:
                 raise _damaged(frame, "it is cut short")
@@ -238,18 +258,20 @@ class _Ahead:
         return at - self._begin
 
     def taken(self, at: int, end: int, frame: int) -> bytes:
+        """Return the bytes from the offset ``at`` to ``end``. Raise ``Problem`` as ``index_of`` does."""
         index = self.index(at, end, frame)
         return self.data[index : index + end - at]
 
     def header(self, at: int) -> bytes:
-        """Of a frame, and what is behind it."""
+        """Return the longest possible header of the frame at the offset ``at``. Raise ``Problem``."""
         return self.taken(at, min(at + _LONGEST_HEADER, self._size), at)
 
 
 def _contents(ahead: _Ahead, at: int, decompressor: ZstdDecompressor) -> Generator[bytes, None, int]:
-    """The contents of the frame that begins at ``at``; returns the first byte behind it. Raises ``Problem``.
+    """Yield the contents of the frame that begins at ``at``; return the offset of the first byte behind it.
 
-    The library gets whole blocks, as many as cannot hold much more than one piece.
+    Raise ``Problem``. The library gets whole blocks, and so few of them that their contents are not much larger than
+    one piece.
     """
     import zstandard
 
@@ -259,21 +281,21 @@ def _contents(ahead: _Ahead, at: int, decompressor: ZstdDecompressor) -> Generat
         parameters = zstandard.get_frame_parameters(head)
         has_checksum = parameters.has_checksum
         at += zstandard.frame_header_size(head)
-        stream, is_last, room = decompressor.decompressobj(), False, 0
+        stream, is_last, content_bound = decompressor.decompressobj(), False, 0
         while not is_last:
-            here = ahead.index(start, at + _BLOCKS_HEADER, begin) + at - start
-            block = int.from_bytes(ahead.data[here : here + _BLOCKS_HEADER], "little")
-            is_last, sort, length = block & 1 == 1, block >> 1 & 3, block >> 3
-            at += _BLOCKS_HEADER + (1 if sort == _RLE else length)
-            room += _LARGEST_BLOCK if sort == _COMPRESSED else length
+            index = ahead.index(start, at + _BLOCKS_HEADER, begin) + at - start
+            block = int.from_bytes(ahead.data[index : index + _BLOCKS_HEADER], "little")
+            is_last, block_type, length = block & 1 == 1, block >> 1 & 3, block >> 3
+            at += _BLOCKS_HEADER + (1 if block_type == _RLE else length)
+            content_bound += _LARGEST_BLOCK if block_type == _COMPRESSED else length
             if is_last:
                 at += 4 if has_checksum else 0
-            elif room < _PIECE and at - start < _AT_ONCE:
+            elif content_bound < _PIECE and at - start < _AT_ONCE:
                 continue
             contents = stream.decompress(ahead.taken(start, at, begin))
             if contents or not is_last:
                 yield contents
-            start, room = at, 0
+            start, content_bound = at, 0
     except zstandard.ZstdError as error:
         if parameters is not None and parameters.window_size > LARGEST_WINDOW:
             needs = f"needs {show_size(parameters.window_size)} of memory, and {show_size(LARGEST_WINDOW)} are allowed"
@@ -281,21 +303,23 @@ def _contents(ahead: _Ahead, at: int, decompressor: ZstdDecompressor) -> Generat
             raise Problem("decompress", errno.ENOTSUP, on_source=True, text=text) from error
         raise _damaged(begin, str(error)) from error
     if not stream.eof:
-        raise _damaged(begin, "its last block does not end it")
+        raise _damaged(begin, "it does not end with its last block")
     return at
 
 
 def _damaged(at: int, why: str) -> Problem:
+    """Return the problem of the frame that begins at the offset ``at``."""
     text = f"the zstd frame that begins at byte {at} is damaged: {why}"
     return Problem("decompress", errno.EBADMSG, on_source=True, text=text)
 
 
 def _sums(numbers: Sequence[int]) -> array[int]:
+    """Return the running sums of ``numbers``, beginning with 0."""
     return array("Q", accumulate(numbers, initial=0))
 
 
 def _read(descriptor: int, at: int, length: int) -> bytes:
-    """Exactly these bytes; raises ``Problem``."""
+    """Return exactly ``length`` bytes from the offset ``at`` on. Raise ``Problem``."""
     data = _read_some(descriptor, at, length)
     if len(data) != length:
         text = f"the file ended at byte {at + len(data)}, before its size"
@@ -304,19 +328,20 @@ def _read(descriptor: int, at: int, length: int) -> bytes:
 
 
 def _read_some(descriptor: int, at: int, length: int) -> bytes:
-    """These bytes, or those up to the end of the file; raises ``Problem``."""
+    """Return ``length`` bytes from the offset ``at`` on, or fewer at the end of the file. Raise ``Problem``."""
     data = b""
     with failing("read", on_source=True):
         while len(data) < length:
-            more = patiently(partial(os.pread, descriptor, length - len(data), at + len(data)))
-            if not more:
+            part = patiently(partial(os.pread, descriptor, length - len(data), at + len(data)))
+            if not part:
                 break
-            data += more
+            data += part
     return data
 
 
 @cache
 def _compressor(level: int) -> ZstdCompressor:
+    """Return a compressor that writes the content size and a checksum; one for each ``level``."""
     import zstandard
 
     return zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True)
@@ -324,6 +349,7 @@ def _compressor(level: int) -> ZstdCompressor:
 
 @cache
 def _decompressor() -> ZstdDecompressor:
+    """Return the decompressor for single frames."""
     import zstandard
 
     return zstandard.ZstdDecompressor(max_window_size=LARGEST_WINDOW)

@@ -1,9 +1,12 @@
-"""Directories in which files can be written in one way only: in order, by one process, and under their own names.
+"""Detection of directories where files can only be written sequentially, by one process, and under their final names.
 
-S3 mounts and other file systems made of objects cannot rename, refuse names with a leading dot, or accept writes at the
-end of a new file only. pcopy renames temporary files to their final names, and several ranks write to one large file.
-``examine`` makes, writes, renames and removes one small file, and so finds out whether that is possible in a directory.
-It is called once for a destination, and only on file systems that are not known to be ordinary (``pcopy.fsio.ways``).
+S3 mounts and other file systems over object stores cannot rename, refuse names with a leading dot, or accept writes
+only at the end of a new file. pcopy renames temporary files to their final names, and several ranks write to one large
+file.
+
+``examine`` finds out whether that is possible in a directory: it creates, writes, renames and removes one small file.
+It is called once for a destination, and only on file systems that are not known to support all of this
+(``pcopy.fsio.ways``).
 """
 
 from __future__ import annotations
@@ -24,100 +27,115 @@ from pcopy.named import NamedTuple
 from pcopy.text import shown
 
 _UNSUPPORTED = {errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES, errno.EINVAL, errno.ESPIPE, errno.EXDEV}
-"""Errors of an operation that a file system does not support. Others, as of a full disk, say nothing about that."""
+"""Errors of an operation that a file system does not support.
+
+Other errors, as of a full disk, say nothing about that.
+"""
 
 _Found = TypeVar("_Found")
 _NAME_REFUSED = _UNSUPPORTED | {errno.ENOENT, errno.EIO}
+"""Errors of open(2) by which a file system may refuse a name with a leading dot."""
 _APART = 1 << 16
-"""Where the last byte of the file is written, before the first one."""
+"""Offset of the last byte of the test file, which is written before the first one."""
 
 
 NAME = PREFIX + b"examination"
-"""The file that is made.
+"""Name of the test file.
 
-It has the same name each time, so that no second one is left where nothing can be removed. A name without a leading
-dot may be one of the user's; therefore such a file has another name each time.
+It is the same each time, so that test files do not accumulate where files cannot be removed. A name without a leading
+dot could be one of the user's; therefore such a test file has a new name each time.
 """
 
 
 class Examined(NamedTuple):
-    """The operation that is not possible in a directory, with the error (empty: all are possible), and the path of a
-    file that the examination has left, since it could not be removed."""
+    """Result of an examination.
+
+    Fields:
+        unsupported: the operation that is not possible in the directory, with the error; empty if all are possible.
+        leftover_path: path of a test file that could not be removed; empty if there is none.
+    """
 
     lacking: str = ""
     left: str = ""
 
     @property
     def refusal(self) -> str:
-        """Why a file cannot be renamed when it is whole, in words; empty if it can."""
-        also = f" ({self.left} is left there)" if self.left else ""
-        return f"the file system {self.lacking}{also}" if self.lacking else ""
+        """Reason, for a message, why finished files cannot be renamed here; empty if they can."""
+        leftover_note = f" ({self.left} is left there)" if self.left else ""
+        return f"the file system {self.lacking}{leftover_note}" if self.lacking else ""
 
 
 def examine(path: bytes, *, writes: bool = True) -> Examined:
-    """Find out what is not possible in the directory ``path``, and if times are lost there as files are closed
-    (``pcopy.fsio.server.learn_times``).
+    """Find out which operation is impossible in the directory ``path``, and whether closing a file changes its times
+    there.
 
-    That is done in the directory around it, if it is on the same file system and may be written to: so the ctime of
-    ``path`` stays where there is nothing to copy. ``writes``: files are to be written in any order. What cannot be
-    found out, as on a full disk, is taken to be possible: the copy reports it. Raises nothing.
+    The times are recorded by ``pcopy.fsio.server.determine_close_times``. The test is made in the parent directory, if
+    that is on the same file system and writable, so that the ctime of ``path`` remains unchanged if there is nothing to
+    copy. A property that cannot be determined, for example on a full disk, is assumed to be supported: the copy reports
+    the error. No exception is raised.
+
+    ``writes``: also test whether a file can be written in any order.
     """
     return _in_place(path, partial(_examined, writes=writes)) or Examined()
 
 
 def examine_times(path: bytes) -> None:
-    """As ``examine``, but of the times only."""
+    """As ``examine``, but only find out whether closing a file changes its times."""
     _in_place(path, _learn_times)
 
 
 def _in_place(path: bytes, find_out: Callable[[int], _Found | None]) -> _Found | None:
-    """Return what is found out in the directory around ``path``, if both are on the same file system, or else in
-    ``path``; None if neither can be examined.
+    """Return the result of ``find_out`` for the parent directory of ``path``, if it is on the same file system, else
+    for ``path``.
 
-    A directory keeps its time of modification: whatever is refused later has left it as it was.
+    Return None if neither can be examined. The directory keeps its modification time, even if an operation fails later.
     """
     for place in (os.path.join(path, b".."), path):
         with (
             suppress(OSError),
             held_open(open_patiently(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory,
         ):
-            before = os.fstat(directory)
-            if before.st_dev != os.stat(path).st_dev:
+            status = os.fstat(directory)
+            if status.st_dev != os.stat(path).st_dev:
                 continue
-            found = find_out(directory)
+            result = find_out(directory)
             with suppress(OSError):
-                if os.fstat(directory).st_mtime_ns != before.st_mtime_ns:
-                    os.utime(directory, ns=(before.st_atime_ns, before.st_mtime_ns))
-            if found is not None:
-                return found
+                if os.fstat(directory).st_mtime_ns != status.st_mtime_ns:
+                    os.utime(directory, ns=(status.st_atime_ns, status.st_mtime_ns))
+            if result is not None:
+                return result
     return None
 
 
 def _learn_times(directory: int) -> bool | None:
-    """Return True if the times are known now, and None if not."""
+    """Return True if it is known whether closing a file changes its times, None if not."""
     device = os.fstat(directory).st_dev
     if device not in late_times:
-        with suppress(Problem):  # it cannot be removed, which the first rank reports of a file of its own
+        with suppress(Problem):  # The file cannot be removed: the first rank reports that of its own file.
             learn_times(directory, device, _free_name())
     return device in late_times or None
 
 
 def _free_name() -> bytes:
+    """Return a random name for a test file."""
     return b"%b-%b" % (NAME, os.urandom(5).hex().encode())
 
 
 def _examined(directory: int, *, writes: bool) -> Examined | None:
-    """Return what is not possible in an open directory; None if no file can be made there."""
-    found = _tried(directory, NAME, writes=writes)
-    if found is None:  # another job examines the directory at the same time
-        found = _tried(directory, _free_name(), writes=writes)
-    if found is not None and not found.lacking:  # else they are assumed to be lost
+    """Examine an open directory. Return None if no file can be created in it."""
+    result = _tried(directory, NAME, writes=writes)
+    if result is None:  # another job examines the directory at the same time
+        result = _tried(directory, _free_name(), writes=writes)
+    if result is not None and not result.lacking:  # else closing is assumed to change the times
         _learn_times(directory)
-    return found
+    return result
 
 
 def _tried(directory: int, name: bytes, *, writes: bool) -> Examined | None:
-    """Make, write, rename and remove the file ``name``; None if it could not be made, or another job has removed it."""
+    """Create, write, rename and remove the file ``name``, and return the result.
+
+    Return None if the file could not be created, or if another job has removed it.
+    """
     try:
         descriptor = _created(directory, name)
     except Problem as problem:
@@ -140,7 +158,7 @@ def _tried(directory: int, name: bytes, *, writes: bool) -> Examined | None:
 
 
 def _without_dot(directory: int, refused: OSError) -> Examined | None:
-    """As ``_tried``, where the file was ``refused``: make one whose name has no leading dot."""
+    """As ``_tried``, after the error ``refused``: create a file whose name has no leading dot."""
     name, lacking = _free_name().removeprefix(b"."), _lacking("refuses names with a leading dot", refused)
     if refused.errno not in _NAME_REFUSED:
         return None
@@ -152,7 +170,7 @@ def _without_dot(directory: int, refused: OSError) -> Examined | None:
 
 
 def _removed(directory: int, name: bytes, lacking: str) -> Examined:
-    """Remove the file."""
+    """Remove the test file, and return the result of the examination."""
     try:
         remove(directory, name)
     except Problem as problem:
@@ -161,12 +179,15 @@ def _removed(directory: int, name: bytes, lacking: str) -> Examined:
 
 
 def _path(directory: int, name: bytes) -> str:
+    """Return the path of ``name`` in the open directory, for a message."""
     return shown(os.path.join(os.readlink(b"/proc/self/fd/%d" % directory), name))
 
 
 def _created(directory: int, name: bytes) -> int:
-    """Create the file, and remove one that a killed process has left; raise ``OSError``, and ``Problem`` if that one
-    cannot be removed."""
+    """Create the test file ``name``, and remove one that a killed process has left behind.
+
+    Raise ``OSError``; raise ``Problem`` if the old file cannot be removed.
+    """
     with suppress(FileExistsError):
         return open_patiently(name, NEW, 0o600, dir_fd=directory)
     remove(directory, name)
@@ -174,7 +195,7 @@ def _created(directory: int, name: bytes) -> int:
 
 
 def _written(descriptor: int, *, writes: bool) -> str:
-    """Write to the new file, and close it; return the operation that is not possible."""
+    """Write to the test file and close it; return the operation that is not possible, or an empty text."""
     try:
         try:
             if writes:
@@ -192,4 +213,5 @@ def _written(descriptor: int, *, writes: bool) -> str:
 
 
 def _lacking(operation: str, error: OSError) -> str:
+    """Return the text of an ``operation`` that is not possible, with the reason."""
     return f"{operation} ({error.strerror})"

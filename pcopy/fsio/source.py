@@ -1,8 +1,8 @@
-"""Opens files for reading without side effects, and tells whether they are still what they were.
+"""Opening of source files without side effects, and checks whether they have changed since they were found.
 
-O_NONBLOCK and O_NOFOLLOW, because the name may have been given to a FIFO or a symbolic link meanwhile; O_NOATIME where
-it is allowed, because reading shall leave no traces. With ``follow`` (``--dereference``) a name may be a
-symbolic link; the opened item must still be the one that was found.
+Files are opened with O_NONBLOCK and O_NOFOLLOW, because the name may belong to a FIFO or a symbolic link by now.
+O_NOATIME is used where it is permitted, so that reading leaves no traces. With ``follow`` (``--dereference``) a name
+may be a symbolic link; the opened item must still be the one that was found.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ from pcopy.libc import type_of_file_system
 from pcopy.named import NamedTuple
 
 FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+"""Flags of open(2) for a source file."""
 
 CONSUMED = frozenset((b"kmsg", b"trace_pipe", b"trace_pipe_raw", b"snapshot_raw", b"free_buffer"))
-"""Names of files in which the kernel keeps messages and traces that go away as soon as they are read, or, for root, as
-soon as the file was opened. ``is_consumed`` of the kernel in C has the same list."""
+"""Names of files in /proc and tracefs whose contents are consumed by reading, or, for root, by opening them.
+
+The kernel keeps messages and traces in them. ``is_consumed`` of the kernel in C has the same list.
+"""
 
 _KEEPING = (0x9FA0, 0x74726163)
-"""Types of the file systems that have such files: proc, tracefs."""
+"""File system types (f_type) that have such files: proc, tracefs."""
 
 
 class Version(NamedTuple):
-    """What must stay the same while a file is copied; times in nanoseconds."""
+    """Properties of a file that must not change while it is copied. Times are in nanoseconds."""
 
     inode: int
     size: int
@@ -36,32 +39,39 @@ class Version(NamedTuple):
 
     @classmethod
     def of(cls, status: os.stat_result) -> Version:
+        """Return the version that ``status`` shows."""
         return cls(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def open_to_read(directory: int | None, name: bytes, *, follow: bool = False) -> int:
-    """A descriptor for reading an item of either side without a trace where that is allowed; raises ``OSError``."""
+    """Return a descriptor for reading an item of either side, with O_NOATIME where permitted. Raise ``OSError``."""
     flags = FLAGS & ~os.O_NOFOLLOW if follow else FLAGS
     try:
         return open_patiently(name, flags | os.O_NOATIME, dir_fd=directory, passing=PASSING)
     except PermissionError as error:
-        if error.errno != errno.EPERM:  # O_NOATIME is for owners
+        if error.errno != errno.EPERM:  # EPERM: only the owner of a file may use O_NOATIME
             raise
         return open_patiently(name, flags, dir_fd=directory, passing=PASSING)
 
 
 def refuse_consumed(directory: int, name: bytes) -> None:
-    """Raise ``Problem`` for a file of the open ``directory`` whose contents would go away; nothing is opened."""
+    """Raise ``Problem`` if reading the file ``name`` of the open ``directory`` would remove its contents.
+
+    Nothing is opened.
+    """
     if name in CONSUMED:
         with failing("statfs", on_source=True):
             kind = type_of_file_system(directory)
         if kind in _KEEPING:
-            text = "it is not read, since that would take away what the kernel keeps in it"
+            text = "it is not read: reading would remove the messages that the kernel keeps in it"
             raise Problem("open", 0, on_source=True, text=text)
 
 
 def open_source(directory: int, name: bytes, *, follow: bool = False) -> int:
-    """A descriptor for reading; raises ``Problem`` (``changed`` if the name is gone or no file any more)."""
+    """Return a descriptor for reading a source file. Raise ``Problem``.
+
+    The problem is ``changed`` if the name no longer exists or is not that of a file.
+    """
     refuse_consumed(directory, name)
     try:
         return open_to_read(directory, name, follow=follow)
@@ -72,7 +82,10 @@ def open_source(directory: int, name: bytes, *, follow: bool = False) -> int:
 
 
 def status_of(descriptor: int, *, on_source: bool = False) -> os.stat_result:
-    """The status of what is open; raises ``Problem`` (a server may have forgotten the file meanwhile: ESTALE)."""
+    """Return the status of an open item.
+
+    Raise ``Problem``, for example with ESTALE if the server has dropped the file.
+    """
     try:
         return patiently(lambda: os.fstat(descriptor))
     except OSError as error:
@@ -80,21 +93,26 @@ def status_of(descriptor: int, *, on_source: bool = False) -> os.stat_result:
 
 
 def source_status(directory: int, name: bytes, *, follow: bool = False) -> os.stat_result:
-    """The status of ``name`` itself in a source directory; raises ``Problem`` (``changed`` if it is gone)."""
+    """Return the status of ``name`` in a source directory.
+
+    Raise ``Problem``, which is ``changed`` if the name no longer exists. With ``follow`` a symbolic link is followed.
+    """
     try:
         return patiently(lambda: os.stat(name, dir_fd=directory, follow_symlinks=follow))
     except OSError as error:
-        gone = error.errno == errno.ENOENT
-        raise Problem("stat", error.errno or errno.EIO, on_source=True, changed=gone) from error
+        is_missing = error.errno == errno.ENOENT
+        raise Problem("stat", error.errno or errno.EIO, on_source=True, changed=is_missing) from error
 
 
 def check_found(status: os.stat_result, device: int | None, inode: int) -> None:
-    """Raises ``Problem`` unless ``status`` is a regular file, the one that was found (``device`` None: anywhere)."""
+    """Raise ``Problem`` unless ``status`` is that of a regular file with this ``inode`` on ``device`` (None: on any
+    device).
+    """
     if not stat.S_ISREG(status.st_mode) or status.st_ino != inode or device not in (None, status.st_dev):
         raise changed("open", "another file has taken its name")
 
 
 def check_unchanged(descriptor: int, version: Version) -> None:
-    """Raises ``Problem`` unless the file is still of that ``version``."""
+    """Raise ``Problem`` if the open file no longer has this ``version``."""
     if Version.of(status_of(descriptor, on_source=True)) != version:
         raise changed("read", "the file changed while it was copied")

@@ -1,7 +1,7 @@
-"""Directories that take different names for one: they fold case, or normalise what Unicode writes in several ways.
+"""Directories in which one item answers to several spellings of its name (case folding or Unicode normalisation).
 
-Only the file system knows which names it takes for one. So pcopy looks up other spellings of a name in the directory.
-Only if one of them leads to the same item, it reads the names of the directory: these tell how the item is spelled.
+Only the file system knows which names it treats as equal. So pcopy looks up other spellings of a name in the directory.
+Only if one of them leads to the same item, it lists the directory to find the spelling under which the item is stored.
 """
 
 from __future__ import annotations
@@ -16,14 +16,19 @@ from pcopy.fsio.source import status_of
 
 
 class Spellings:
-    """Remembers the names of the directory that was read last: there may be many items to ask for."""
+    """Finds stored spellings, and caches the names of the directory that was listed last, because many items may be
+    looked up in it.
+    """
 
     def __init__(self) -> None:
         self._directory: tuple[int, int] | None = None
         self._names: frozenset[bytes] = frozenset()
 
     def others(self, directory: int, name: bytes, present: os.stat_result) -> list[bytes]:
-        """The other names under which an item is listed that was found as ``name``; raises ``Problem``."""
+        """Return the other names under which the item that was found as ``name`` is listed. Raise ``Problem``.
+
+        ``present`` is the status of the item.
+        """
         if not answers_to_another(directory, name, present):
             return []
         status = status_of(directory)
@@ -40,12 +45,15 @@ class Spellings:
 
 
 def answers_to_another(directory: int, name: bytes, present: os.stat_result) -> bool:
-    """Does another spelling of ``name`` lead to the same item?"""
+    """Return True if another spelling of ``name`` leads to the same item, whose status is ``present``."""
     return any(_leads_to(directory, other, present) for other in _spellings(name))
 
 
 def _leads_to(directory: int, name: bytes, present: os.stat_result) -> bool:
-    """Return True if ``name`` is a name of the item ``present``; a listing may show another inode number for it."""
+    """Return True if ``name`` leads to the item with the status ``present``.
+
+    A lookup is needed because a directory listing may show another inode number for it.
+    """
     with suppress(OSError):  # there is no such name
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
         return (status.st_dev, status.st_ino) == (present.st_dev, present.st_ino)
@@ -53,12 +61,13 @@ def _leads_to(directory: int, name: bytes, present: os.stat_result) -> bool:
 
 
 def fold(name: bytes) -> bytes:
-    """What names have in common that such a directory may take for one."""
+    """Return a form of ``name`` that is equal for all names that such a directory may treat as equal."""
     text = unicodedata.normalize("NFD", name.decode("utf-8", "surrogateescape")).casefold()
     return unicodedata.normalize("NFD", text).encode("utf-8", "surrogateescape")
 
 
 def _spellings(name: bytes) -> set[bytes]:
+    """Return other spellings of ``name``: with swapped case, and in the Unicode forms NFC and NFD."""
     text = name.decode("utf-8", "surrogateescape")
-    others = {text.swapcase(), unicodedata.normalize("NFC", text), unicodedata.normalize("NFD", text)} - {text}
-    return {other.encode("utf-8", "surrogateescape") for other in others}
+    spellings = {text.swapcase(), unicodedata.normalize("NFC", text), unicodedata.normalize("NFD", text)} - {text}
+    return {other.encode("utf-8", "surrogateescape") for other in spellings}

@@ -1,11 +1,13 @@
-"""Brings to stable storage what a rank has written, before it is recorded as done.
+"""Brings the data that a rank has written to stable storage, before its tasks are recorded as done.
 
-Whole file systems are synced (syncfs), each through a descriptor that was opened before anything was written there: so
-the system reports each failed write-back to this rank too.
+Whole file systems are synced by syncfs(2), each through a descriptor that was opened before anything was written there.
+So the system reports every failed write-back to this rank, too.
 
-That is not enough on FUSE, where syncfs does not reach the server (virtiofs excepted), nor before Linux 5.8, where it
-reports no error. There each file is synced before it is closed. Each directory in which a task may have made names is
-synced before the task counts as done. Rule: once a directory could not be synced, no sync succeeds any more.
+That is not enough on FUSE, where syncfs does not reach the server (except virtiofs), nor before Linux 5.8, where syncfs
+reports no errors. There each file is synced before it is closed, and each directory in which a task may have created
+names is synced before the task counts as done.
+
+Rule: once a directory could not be synced, no later sync succeeds.
 """
 
 from __future__ import annotations
@@ -23,55 +25,73 @@ from pcopy.fsio.problem import Problem, failing
 from pcopy.fsio.syncer import NO_SYNC, Syncer, open_for_sync
 
 _REPORTS_ERRORS = (5, 8)
-"""The first Linux whose syncfs does."""
+"""The first Linux version whose syncfs(2) reports errors of write-back."""
 
 _DIRECTORIES = 32
-"""Directories that wait for their sync; those in which a name is being made are the last."""
+"""Maximum number of directories of a task that wait for their sync. The least recently used one is synced first."""
 
 _NOT_SYNCED = (*NO_SYNC, errno.EBADF)
-"""Of directories that their file system does not sync, and of such that may be searched only."""
+"""Errors of fsync(2) for a directory that are ignored: its file system cannot sync directories, or it was opened with
+O_PATH.
+"""
 
 _MAY_NOT = (errno.EACCES, errno.EPERM, errno.EROFS)
-"""Of a directory in which nothing may be made."""
+"""Errors that mean that no file may be created in a directory."""
 
 _NO_LAYOUT = Layout()
 
 
 class Changed(OrderedDict[tuple[int, int], int]):
-    """Directories that one task has opened to make names in, as far as they are synced one by one; kept open."""
+    """Directories in which one task creates names and that are synced one by one. Each is kept open.
+
+    The keys are (st_dev, inode number), the values are descriptors, and the least recently used directory comes first.
+    """
 
     def close(self) -> None:
-        """Nothing is written to them any more."""
+        """Close all directories without a sync; the task does not write to them any longer."""
         while self:
             let_go(self.popitem()[1])
 
 
 class Storage:
-    """The file systems that one rank writes to. ``sync`` is for another thread, all else for the one that writes."""
+    """The file systems that one rank writes to.
+
+    ``sync`` may be called by another thread; the rest belongs to the thread that writes.
+    """
 
     def __init__(
         self, type_of: Callable[[int], int], syncer: Syncer, layout_of: Callable[[int, int], Layout] | None = None
     ) -> None:
-        """``type_of`` tells a descriptor's f_type; raises ``OSError``. ``syncer`` is closed by whoever has made it.
-        ``layout_of`` gives the layout of a device, on which a directory is open; raises ``Problem``."""
+        """Create the object without any file system; ``register`` adds them.
+
+        Args:
+            type_of: returns the f_type (statfs(2)) of a descriptor's file system; raises ``OSError``.
+            syncer: makes the calls that sync. Its creator closes it.
+            layout_of: returns the layout of a device, given an open directory on it; raises ``Problem``.
+        """
         self._layout_of = layout_of or (lambda device, directory: _NO_LAYOUT)
         self.one_by_one: set[int] = set()
-        """The devices on which each file is synced before it is closed, and each directory after its task."""
+        """Devices on which each file is synced before it is closed, and each directory at the end of a task."""
         self._type_of = type_of
         self._descriptors: dict[tuple[int, int], int] = {}
-        """By device and metadata server, as the next two."""
+        """Descriptors for syncfs(2), by device and metadata server."""
         self._anchors: dict[tuple[int, int], int] = {}
+        """Descriptors of anchors, by device and metadata server."""
         self._unanchored: set[tuple[int, int]] = set()
-        """Those whose anchor could not be made in the directories that were met."""
+        """Pairs of device and metadata server whose anchor could not be created yet; a later directory may allow it."""
         self._stays_one_by_one: set[int] = set()
+        """Devices that stay in ``one_by_one``."""
         self._lost: Problem | None = None
+        """First error of a directory that could not be synced."""
         self._syncer = syncer
 
     def add(self, directory: int, device: int, inode: int, changed: Changed) -> None:
-        """Before a task writes to the open ``directory``; raises ``Problem``.
+        """Register the open ``directory`` before a task writes to it. Raise ``Problem``.
 
-        ``device`` and ``inode`` are those of the directory: to ask for them would be a request to the file server each
-        time. ``changed`` are the directories of that task.
+        Args:
+            device: st_dev of the directory.
+            inode: its inode number. Both are given because fstat(2) would be a request to the file server each time.
+            changed: directories of that task.
         """
         layout = self._layout_of(device, directory)
         for server in layout.servers_of(Target(directory, inode)):
@@ -84,12 +104,13 @@ class Storage:
             self._note(directory, (device, inode), changed)
 
     def _open(self, directory: int, key: tuple[int, int], layout: Layout) -> None:
+        """Open the descriptor for syncs of a file system that is written to for the first time. Raise ``Problem``."""
         device = key[0]
         try:
             descriptor = open_for_sync(directory)
         except OSError as error:
             if not os.access(".", os.W_OK, dir_fd=directory, effective_ids=True):
-                return  # nothing can be made in it; the next directory on the device may do
+                return  # no file can be created in it; the next directory on the device may serve
             raise Problem.of("open", error) from error
         self._descriptors[key] = descriptor
         with failing("statfs"):
@@ -100,13 +121,16 @@ class Storage:
         self._anchor(directory, key, layout)
 
     def _anchor(self, directory: int, key: tuple[int, int], layout: Layout) -> None:
-        """Without an anchor that is needed no sync of the whole file system would do."""
+        """Create the anchor of a file system, if it needs one.
+
+        If that fails, files and directories are synced one by one.
+        """
         device = key[0]
         try:
             anchor = layout.anchor(directory, key[1])
         except OSError as error:
             self.one_by_one.add(device)
-            if error.errno in _MAY_NOT:  # the next directory may do
+            if error.errno in _MAY_NOT:  # the next directory may serve
                 self._unanchored.add(key)
             else:
                 self._unanchored.discard(key)
@@ -119,11 +143,14 @@ class Storage:
             self.one_by_one.discard(device)
 
     def anchor_of(self, key: tuple[int, int]) -> int:
-        """By device and metadata server; -1 if there is none."""
+        """Return the descriptor of the anchor for (device, metadata server), or -1 if there is none."""
         return self._anchors.get(key, -1)
 
     def _note(self, directory: int, identity: tuple[int, int], changed: Changed) -> None:
-        """The directory is kept open, since whoever has opened it may close it before it is synced."""
+        """Record a directory for its sync.
+
+        A duplicate of the descriptor is kept, because the caller may close its own earlier.
+        """
         if identity not in changed:
             changed[identity] = self._kept_open(directory, changed)
         changed.move_to_end(identity)
@@ -131,7 +158,10 @@ class Storage:
             self._sync_directory(changed)
 
     def _kept_open(self, directory: int, changed: Changed) -> int:
-        """Return another descriptor of the directory; where there is none left, those of the task are synced first."""
+        """Return a duplicate of the directory's descriptor. Raise ``Problem``.
+
+        If this process has too many open files, directories of the task are synced and closed first.
+        """
         while changed:
             try:
                 return os.dup(directory)
@@ -143,19 +173,22 @@ class Storage:
             return os.dup(directory)
 
     def sync_directories(self, changed: Changed) -> None:
-        """Syncs the directories of a task that is done; raises ``Problem``, also if an earlier one failed."""
+        """Sync the directories of a finished task.
+
+        Raise ``Problem``, also if the sync of another directory failed before.
+        """
         while changed:
             self._sync_directory(changed)
         if self._lost is not None:
             raise self._lost
 
     def note_unsynced(self, problem: Problem) -> None:
-        """A directory could not be synced."""
+        """Record that a directory could not be synced, unless the error only means that this is not supported."""
         if problem.errno not in _NOT_SYNCED:
             self._lost = self._lost or problem
 
     def _sync_directory(self, changed: Changed) -> None:
-        """The one that was added longest ago."""
+        """Sync and close the directory that was used least recently; an error is recorded."""
         descriptor = changed.popitem(last=False)[1]
         try:
             os.fsync(descriptor)
@@ -165,7 +198,7 @@ class Storage:
             let_go(descriptor)
 
     def sync(self) -> None:
-        """All of them; raises ``Problem`` for the first that fails, after the others."""
+        """Sync all file systems. Raise ``Problem`` for the first error, after all have been tried."""
         self._syncer.start()
         problem: Problem | None = None
         for key, descriptor in tuple(self._descriptors.items()):
@@ -178,13 +211,13 @@ class Storage:
             raise problem
 
     def close(self) -> None:
-        """Nothing is written any more."""
+        """Close all descriptors; this rank does not write any longer."""
         for opened in (self._descriptors, self._anchors):
             while opened:
                 let_go(opened.popitem()[1])
 
 
 def kernel_version() -> tuple[int, int]:
-    """The first two numbers of the kernel's release."""
+    """Return the first two numbers of the Linux release."""
     major, minor = os.uname().release.split(".")[:2]
     return int(major), int(minor)

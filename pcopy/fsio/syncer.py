@@ -1,16 +1,17 @@
-"""A process that syncs file systems and files for a rank, so that no sync can keep the rank from ending.
+"""A helper process that syncs file systems and files for a rank, so that no hanging sync can keep the rank from ending.
 
-A process can't end while a call of one of its threads hangs in the kernel, and syncfs(2) and fdatasync(2) hang for as
-long as the storage does. So the call is made by a process that nobody waits for: it holds nothing of the rank's but the
-socket that ties them, and ends with the rank, or as soon as its calls do.
+A process cannot end while a system call of one of its threads hangs in the kernel, and syncfs(2) and fdatasync(2) hang
+as long as the storage does. So the helper process makes these calls. No process waits for its end. It shares only a
+socket with the rank, and it ends with the rank, or as soon as its calls return.
 
-Each order to sync carries the open descriptors (SCM_RIGHTS, unix(7)), and so hands over the open file descriptions: the
-kernel (since Linux 5.8) reports each failed write-back once to each of those that were open at the time. It also
-carries a socket for the answer: file systems are synced one after the other, and files at the same time.
+Each request carries the open descriptors (SCM_RIGHTS, unix(7)), and thereby their open file descriptions: the kernel
+(since Linux 5.8) reports each failed write-back once to each open file description that existed at the time. A request
+also carries a socket for the answer. File systems are synced one after the other, files in parallel.
 
-It is a new program and no fork: many MPIs don't bear a fork, since memory that they have registered with the network
-adapter would be copied. It blocks all signals from the start, because a signal that stops a job goes to all its
-processes. Its start is most of what it costs, so little is imported here but within the functions of the rank's end.
+The helper is a new program, not a fork: many MPI libraries do not tolerate a fork, because memory that they have
+registered with the network adapter would be copied. It blocks all signals from the start, because a signal that stops a
+job is sent to all its processes. Its start is most of its cost. So this module imports little at its top, and the
+rank's side imports the rest within functions.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from _thread import allocate_lock, start_new_thread
 from pcopy import libc
 from pcopy.fsio.patience import open_patiently
 
-TYPE_CHECKING = False  # typing's, which takes longer to load than all else here
+TYPE_CHECKING = False  # stands for typing.TYPE_CHECKING: typing takes longer to load than all else here
 if TYPE_CHECKING:
     import socket
     from subprocess import Popen
@@ -34,7 +35,7 @@ STRIPE = 64 << 10
 """Bytes of an anchor on each server."""
 
 MOST_FILES = 16
-"""Files of one order: so many share a commit of the file system's journal."""
+"""Maximum number of files in one request: these share one commit of the file system's journal."""
 
 NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 """Errors of fsync(2) and fdatasync(2) on file systems that cannot sync single files."""
@@ -42,20 +43,21 @@ NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 unsyncable: dict[int, tuple[bytes, int]] = {}
 """Devices (st_dev) on which this process could bring no file to stable storage: mount point and errno of each.
 
-Files there are not synced again. What was written is safe if the job is killed, and not if the host stops.
+Files there are not synced again. Data that were written are safe if the job is killed, but not if the host stops.
 """
 
 _SYNCED_BY_SERVER = b"virtiofs"
-"""A file system with the f_type of FUSE, whose server syncs its file system at a syncfs(2)."""
+"""File system type with the f_type of FUSE whose server does sync its file system at a syncfs(2)."""
 
 _GIVEN_UP = (errno.EROFS, errno.EIO, errno.EUCLEAN)
+"""Errors of a file system that has stopped to accept changes, for example after an error of its journal."""
 
 
 def open_for_sync(directory: int) -> int:
-    """A descriptor of the file system of ``directory``, by which it can be synced; raises ``OSError``.
+    """Return a descriptor on the file system of ``directory`` through which it can be synced. Raise ``OSError``.
 
-    What is open for searching only (O_PATH) can't serve. What may be written and not be read has a file without a name
-    instead.
+    An O_PATH descriptor cannot be used for that. If the directory may be written but not read, a file without a name
+    (O_TMPFILE) is opened in it instead.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     try:
@@ -68,10 +70,10 @@ def open_for_sync(directory: int) -> int:
 
 
 def sync_file(descriptor: int, *, data: bool = False) -> None:
-    """Bring one open file or directory to stable storage; raise ``OSError``. With ``data``: by fdatasync(2).
+    """Bring one open file or directory to stable storage. Raise ``OSError``. With ``data`` fdatasync(2) is used.
 
-    If its file system cannot sync single files, all of the file system is synced instead. On FUSE that does not reach
-    the storage: there an error of ``NO_SYNC`` is raised.
+    If its file system cannot sync single files, the whole file system is synced instead. On FUSE that does not reach
+    the storage; there the error of ``NO_SYNC`` is raised.
     """
     try:
         (os.fdatasync if data else os.fsync)(descriptor)
@@ -82,7 +84,10 @@ def sync_file(descriptor: int, *, data: bool = False) -> None:
 
 
 def sync_written(descriptor: int) -> None:
-    """As ``sync_file``; but instead of an error of ``NO_SYNC`` the device is added to ``unsyncable``."""
+    """As ``sync_file``, but instead of raising an error of ``NO_SYNC`` add the device to ``unsyncable``.
+
+    Raise ``OSError``.
+    """
     try:
         sync_file(descriptor)
     except OSError as error:
@@ -92,21 +97,23 @@ def sync_written(descriptor: int) -> None:
 
 
 def note_unsyncable(descriptor: int, number: int) -> None:
-    """Add the device of an open file to ``unsyncable``, with the errno of its sync; raise ``OSError``."""
+    """Add the device of an open file to ``unsyncable``, with ``number``, the errno of its sync. Raise ``OSError``."""
     device = os.fstat(descriptor).st_dev
     if device not in unsyncable:
         unsyncable[device] = _mount_of(descriptor)[0], number
 
 
 def _syncfs_reaches_storage(descriptor: int) -> bool:
+    """Return True if syncfs(2) stores the data of this file system; on FUSE it does so only for virtiofs."""
     is_fuse = libc.type_of_file_system(descriptor) == libc.FUSE
     return not is_fuse or _mount_of(descriptor)[2] == _SYNCED_BY_SERVER
 
 
 def _mount_of(descriptor: int) -> tuple[bytes, bytes, bytes]:
-    """Return path, options and type of the mount in which something open lies. The path is escaped as in /proc.
+    """Return mount point (escaped as in /proc), options and file system type of the mount on which a descriptor is
+    open.
 
-    All are empty if there is no /proc.
+    All are empty if /proc is not mounted.
     """
     try:
         with open(f"/proc/self/fdinfo/{descriptor}", "rb") as information:
@@ -121,7 +128,10 @@ def _mount_of(descriptor: int) -> tuple[bytes, bytes, bytes]:
 
 
 def sync_file_system(descriptor: int) -> None:
-    """syncfs(2) for the file system of ``descriptor``; raises ``Problem``, also for what it could not write earlier."""
+    """Call syncfs(2) for the file system of ``descriptor``.
+
+    Raise ``Problem``, also for earlier errors of write-back.
+    """
     from pcopy.fsio.problem import failing
 
     with failing("syncfs"):
@@ -129,15 +139,17 @@ def sync_file_system(descriptor: int) -> None:
 
 
 def _sync_file_system(descriptor: int) -> None:
+    """Call syncfs(2), and check that the file system still accepts changes. Raise ``OSError``."""
     libc.syncfs(descriptor)
     _refuse_given_up(descriptor)
 
 
 def _sync_servers(anchor: int) -> None:
-    """All that the servers of a file system hold goes to their storage, where syncfs(2) only brings it to them.
+    """Make all servers of a distributed file system store their data, where syncfs(2) only transfers it to them.
 
-    ``anchor`` is a file without a name that lies on all of them (``pcopy.fsio.layout``). A server that has to store the
-    newest change stores all that came before. So each server gets a change: in the contents, and in the mode.
+    ``anchor`` is a file without a name that has data on all of these servers (``pcopy.fsio.layout``). A server that
+    must store its newest change also stores all changes before it. So each server gets a change: in the contents, and
+    in the mode. Raise ``OSError``.
     """
     status = os.fstat(anchor)
     for at in range(0, status.st_size, STRIPE):
@@ -147,11 +159,11 @@ def _sync_servers(anchor: int) -> None:
 
 
 def _refuse_given_up(descriptor: int) -> None:
-    """Raises ``OSError`` if the file system takes no changes any more, though it was mounted for that.
+    """Raise ``OSError`` if the file system no longer accepts changes, although it was mounted for writing.
 
-    After an error a file system may give up its journal, or make itself read-only. Then nothing is left to be written,
-    and syncfs(2) reports success though data are lost. To make a file without a name, where there are such, needs the
-    journal, and fails.
+    After an error a file system may stop its journal, or make itself read-only. Then there is nothing more to write,
+    and syncfs(2) reports success although data were lost. Creating a file without a name (O_TMPFILE), where that is
+    supported, needs the journal, and so reveals the error.
     """
     try:
         os.close(open_patiently(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=descriptor))
@@ -161,34 +173,40 @@ def _refuse_given_up(descriptor: int) -> None:
 
 
 def _is_mounted_read_only(descriptor: int) -> bool:
+    """Return True if the mount has the option ``ro``, which a file system that makes itself read-only does not set."""
     return b"ro" in _mount_of(descriptor)[1].split(b",")
 
 
 _PROGRAM = "import sys; sys.path.append(sys.argv[1]); from pcopy.fsio.syncer import serve; serve()"
+"""The helper's program text. Its argument is the directory from which the package is imported."""
 _PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _DESCRIPTOR = struct.Struct("=i")
 _NUMBER = struct.Struct("=i")
-"""An errno, 0 for success, or ``_NOT_SYNCED``. An answer has one, or one for each file; the first, without an order,
-says that the process is there."""
+"""Format of one result in an answer: an errno, 0 for success, or ``_NOTHING_SYNCED``.
+
+An answer has one result, or one for each file. The helper's first message, a single result without a request, tells
+that it runs.
+"""
 
 _NOT_SYNCED = -1
-"""Instead of an errno: the process has synced nothing, since it may open no more files."""
+"""Result of a request for which nothing was synced, because the helper process has too many open files."""
 
 _FILE_SYSTEM, _FILES = 0, 1
-"""What an order is for: the first byte of its message. The second is the number of descriptors."""
+"""Type of a request, the first byte of its message. The second byte is the number of descriptors."""
 
 
 class Order:
-    """Something that the process was asked to sync."""
+    """A request to the helper process to sync a file system or files."""
 
     def __init__(self, syncer: Syncer, operation: str, answers: socket.socket) -> None:
+        """Create the rank's side of a request that receives its answer through the socket ``answers``."""
         self._syncer = syncer
         self._operation = operation
         self._answers = answers
         self._answer: bytes | None = None
 
     def is_over(self, patience: float | None) -> bool:
-        """Return True if it has ended within ``patience`` seconds (None: however long that takes)."""
+        """Return True if the request is answered or failed within ``patience`` seconds (None: wait without a limit)."""
         if self._answer is None:
             self._answers.settimeout(patience)
             try:
@@ -200,9 +218,10 @@ class Order:
         return True
 
     def numbers(self) -> list[int] | None:
-        """Return what came of it, once it is over: an errno for each file, or one for the file system; 0 for success.
+        """Return the results of a completed request: one errno for each file, or one for the file system; 0 is success.
 
-        None: the process has synced nothing, and the caller has to. Raises ``Problem`` if the process has ended.
+        Return None if nothing was synced, so that the caller must do it. Raise ``Problem`` if the helper process has
+        ended.
         """
         if self._answer:
             numbers = [number for (number,) in _NUMBER.iter_unpack(self._answer)]
@@ -214,7 +233,7 @@ class Order:
         raise Problem(self._operation, errno.EIO, text="the process that syncs has ended")
 
     def interrupt(self) -> None:
-        """From now on it is over, for a thread that waits for it, too."""
+        """Complete the request without an answer, also for a thread that waits for it."""
         from contextlib import suppress
         from socket import SHUT_RDWR
 
@@ -222,13 +241,13 @@ class Order:
             self._answers.shutdown(SHUT_RDWR)
 
     def close(self) -> None:
-        """Nobody waits for it any more. What the process has begun goes on."""
+        """Discard the request. The helper process completes what it has begun."""
         self._syncer.forget(self)
         self._answers.close()
 
 
 class Syncer:
-    """The rank's end."""
+    """The rank's side of the helper process."""
 
     def __init__(self) -> None:
         self._turn = allocate_lock()
@@ -238,10 +257,10 @@ class Syncer:
         self._orders: set[Order] = set()
 
     def start(self) -> None:
-        """Starts the process, unless that was tried before; it ends with the thread that does so.
+        """Start the process, unless that was tried before. It ends with the thread that has started it.
 
-        Where the system refuses one, ``sync`` does without. The first order waits until it is there, which takes as
-        long as the copy of some files.
+        If it cannot be started, ``sync`` works without it. The first request waits until the process runs, which takes
+        as long as the copy of a few files.
         """
         with self._turn:
             if not self._is_started:
@@ -249,8 +268,11 @@ class Syncer:
                 self._start()
 
     def sync(self, descriptor: int, anchor: int = -1) -> None:
-        """As ``sync_file_system``; where there is an ``anchor``, all servers store what they hold, too. Where there is
-        no process, that is done here. Raises ``Problem``."""
+        """Sync the file system of ``descriptor`` as ``sync_file_system`` does. Raise ``Problem``.
+
+        With an ``anchor``, all servers store their data, too (``_sync_servers``). Without a helper process, the calls
+        are made here.
+        """
         descriptors = [descriptor] if anchor < 0 else [descriptor, anchor]
         numbers, order = None, self._order(_FILE_SYSTEM, descriptors)
         if order is not None:
@@ -267,29 +289,34 @@ class Syncer:
             raise Problem("syncfs", numbers[0])
 
     def store(self, descriptors: list[int]) -> Order | None:
-        """Ask for fdatasync(2) of up to ``MOST_FILES`` open files, which may be closed at once, and return the order,
-        to be closed. None: there is no process, or no more, and the caller has to sync. Raises ``Problem``."""
+        """Request fdatasync(2) of up to ``MOST_FILES`` open files, and return the request, which the caller must close.
+
+        The caller may close the files immediately. Return None if there is no process, or if it has ended: then the
+        caller must sync the files.
+        """
         return self._order(_FILES, descriptors)
 
-    def _order(self, what: int, descriptors: list[int]) -> Order | None:
+    def _order(self, request_type: int, descriptors: list[int]) -> Order | None:
+        """Send a request of this ``request_type``; return None if it could not be sent."""
         if self._socket is None:
             return None
         from socket import AF_UNIX, SOCK_SEQPACKET, send_fds, socketpair
 
         try:
-            here, there = socketpair(AF_UNIX, SOCK_SEQPACKET)
+            own_end, helper_end = socketpair(AF_UNIX, SOCK_SEQPACKET)
         except OSError:
             return None
-        order = Order(self, "fdatasync" if what == _FILES else "syncfs", here)
+        order = Order(self, "fdatasync" if request_type == _FILES else "syncfs", own_end)
         self._orders.add(order)
-        with there:
+        with helper_end:
             try:
-                send_fds(self._socket, [bytes((what, len(descriptors)))], [there.fileno(), *descriptors])
-            except (BrokenPipeError, ConnectionResetError):  # the process has ended, and so has the order
-                if what == _FILES:  # it took no part of this order, and no failed write-back of these files
+                send_fds(self._socket, [bytes((request_type, len(descriptors)))], [helper_end.fileno(), *descriptors])
+            except (BrokenPipeError, ConnectionResetError):  # The process has ended, which completes the request.
+                # For files the caller can sync instead: the process has consumed no error of their write-back.
+                if request_type == _FILES:
                     order.close()
                     return None
-            except OSError:  # the process never sees the order
+            except OSError:  # the request was not sent
                 order.close()
                 return None
         if self._is_closed:
@@ -297,12 +324,14 @@ class Syncer:
         return order
 
     def forget(self, order: Order) -> None:
-        """An order is closed."""
+        """Remove a request that was closed."""
         self._orders.discard(order)
 
     @property
     def has_begun(self) -> bool:
-        """False if the process could not be started, or has ended before it was there; True once it was closed."""
+        """True if the process runs, has run, or was closed; False if it could not be started or ended before it was
+        ready.
+        """
         from socket import MSG_DONTWAIT, MSG_PEEK
 
         if self._is_closed or self._socket is None:
@@ -313,29 +342,31 @@ class Syncer:
             return error.errno == errno.EAGAIN
 
     def _start(self) -> None:
+        """Start the process; if that fails, there is none."""
         import signal
-        import socket  # most jobs end before they sync anything
+        import socket  # imported late: most jobs end before they sync anything
         from contextlib import suppress
         from subprocess import DEVNULL, Popen
 
         try:
-            here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            own_end, helper_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except OSError:
             return
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # which the process inherits
+        # The new process inherits the mask, so that no signal reaches it even before its first instruction.
+        previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         with suppress(OSError):
             try:
-                with there:
+                with helper_end:
                     command = [sys.executable, "-I", "-S", "-c", _PROGRAM, _PACKAGES]
-                    self._process = Popen(command, stdin=there.fileno(), stdout=DEVNULL, stderr=DEVNULL, cwd="/")
-                self._socket = here
+                    self._process = Popen(command, stdin=helper_end.fileno(), stdout=DEVNULL, stderr=DEVNULL, cwd="/")
+                self._socket = own_end
                 return
             finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        here.close()
+                signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
+        own_end.close()
 
     def close(self) -> None:
-        """Ends the process; a sync that is under way fails here, and is not waited for."""
+        """End the process. A sync that is under way fails here and is not waited for."""
         from contextlib import suppress
 
         self._is_closed = True
@@ -353,7 +384,7 @@ class Syncer:
 
 
 def _sync(descriptors: list[int]) -> None:
-    """The first is the file system's, the second an anchor, if there is one."""
+    """Sync a file system in this process. ``descriptors`` are the file system's and, if there is one, the anchor's."""
     from pcopy.fsio.problem import failing
 
     sync_file_system(descriptors[0])
@@ -363,13 +394,13 @@ def _sync(descriptors: list[int]) -> None:
 
 
 def serve() -> None:
-    """The process: answers requests until the rank has gone."""
-    import _socket  # socket takes four times as long
+    """Run the helper process: answer requests until the rank has ended."""
+    import _socket  # the module socket takes four times as long to load
 
     try:  # noqa: SIM105 (contextlib takes longer to load)
-        libc.end_with_parent()  # even in the midst of a sync
+        libc.end_with_parent()  # the kernel ends this process even while a sync is under way
     except OSError:
-        pass  # a sandbox refuses it: the end of the connection still tells
+        pass  # A sandbox refuses it: then the end of the connection ends this process.
     rank = _socket.socket(fileno=sys.stdin.fileno())
     rank.send(_NUMBER.pack(0))
     room = _socket.CMSG_SPACE((1 + MOST_FILES) * _DESCRIPTOR.size)
@@ -377,47 +408,53 @@ def serve() -> None:
         message, ancillary, _, _ = rank.recvmsg(2, room)
         if not message:
             return
-        what, number = message
+        request_type, number = message
         descriptors = _received(ancillary)
-        if not descriptors:  # the limit of open files was met, which ends the order
+        if not descriptors:  # Too many open files: the kernel has dropped all, so the request ends without an answer.
             continue
-        if what == _FILE_SYSTEM:
-            _answer(what, number, descriptors)
+        if request_type == _FILE_SYSTEM:
+            _answer(request_type, number, descriptors)
             continue
         try:
-            start_new_thread(_answer, (what, number, descriptors))
+            start_new_thread(_answer, (request_type, number, descriptors))
         except (RuntimeError, MemoryError):
-            _answer(what, number, descriptors)
+            _answer(request_type, number, descriptors)
 
 
 def _received(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
-    """The descriptors that came with an order."""
+    """Return the descriptors that came with a request."""
     return [number for _, _, data in ancillary for (number,) in _DESCRIPTOR.iter_unpack(data)]
 
 
-def _answer(what: int, number: int, descriptors: list[int]) -> None:
-    """Carries out one order about this ``number`` of descriptors, which follow the socket for the answer. The limit of
-    open files may have kept some of them away."""
+def _answer(request_type: int, number: int, descriptors: list[int]) -> None:
+    """Carry out one request for ``number`` descriptors, and send the results.
+
+    The first of ``descriptors`` is the socket for the answer. The kernel drops descriptors beyond the limit of open
+    files.
+    """
     import _socket
 
-    answers, asked = _socket.socket(fileno=descriptors[0]), descriptors[1:]
-    if len(asked) < number:
+    answers, files = _socket.socket(fileno=descriptors[0]), descriptors[1:]
+    if len(files) < number:
         numbers = [_NOT_SYNCED]
-    elif what == _FILES:
-        numbers = _stored(asked)
+    elif request_type == _FILES:
+        numbers = _stored(files)
     else:
-        numbers = [_served(asked)]
-    for descriptor in asked:
+        numbers = [_served(files)]
+    for descriptor in files:
         _let_go(descriptor)
     try:  # noqa: SIM105
         answers.send(b"".join(map(_NUMBER.pack, numbers)))
     except OSError:
-        pass  # the rank does not wait for it any more
+        pass  # the rank no longer waits for the answer
     answers.close()
 
 
 def _stored(descriptors: list[int]) -> list[int]:
-    """Sync each (``sync_file``); return the errno of each, 0 for success. The storage begins to write all first."""
+    """Sync each file (``sync_file``), and return an errno for each, 0 for success.
+
+    The write-back of all files is started first, so that the storage can process them together.
+    """
     if len(descriptors) > 1:
         for descriptor in descriptors:
             try:  # noqa: SIM105
@@ -435,7 +472,7 @@ def _stored(descriptors: list[int]) -> list[int]:
 
 
 def _served(descriptors: list[int]) -> int:
-    """The errno of what came of an order to sync a file system."""
+    """Sync a file system and its anchor; return an errno, 0 for success."""
     try:
         _sync_file_system(descriptors[0])
         for anchor in descriptors[1:]:
@@ -446,7 +483,8 @@ def _served(descriptors: list[int]) -> int:
 
 
 def _let_go(descriptor: int) -> None:
+    """Close a descriptor, ignoring errors."""
     try:  # noqa: SIM105
         os.close(descriptor)
     except OSError:
-        pass  # whatever the file system says, nothing was written through it
+        pass  # nothing was written through this descriptor, so an error loses no data

@@ -1,18 +1,18 @@
-"""Files under temporary names, beside the target and renamed to it when they are whole.
+"""Temporary files next to the target, which are renamed to it when they are complete.
 
-When one is opened again by its name, it must be the very file that was made: a regular file of ours, with one link,
-that nobody else can write. In a directory of a hostile owner the name may lead to something else by then.
+When such a file is opened again by its name, it must be the file that was created: a regular file of this user, with
+one link, that no other user can write. In a directory of a hostile owner the name may lead to another item by then.
 
-Some servers show another mode or owner than were asked for (CIFS, root_squash on NFS, mount options of FUSE). Where the
-status of a new file says so (``shown_by_server``), a file that is opened again must show the same mode and owner as
-then. Its identity, type and number of links are checked in either case.
+Some servers show another mode or owner than were requested (CIFS, root_squash on NFS, mount options of FUSE). Where the
+status of a new file shows that (``shown_by_server``), a file that is opened again must show the same mode and owner as
+before. Its identity, type and number of links are checked in any case.
 
-During an exchange with an existing item it has another name (``exchange_name``), which tells its inode. So afterwards
-nobody takes the old item under this name for one of these files.
+While a file is exchanged with an existing item, it has another name (``exchange_name``), which contains its inode
+number. So after the exchange the old item under this name is never mistaken for a temporary file.
 
-Its identity (``pcopy.fsio.identity``) has the mount code of its directory, not one of its own device: an item has a
-name in the directory of another device only by a mount, and on an overlay files may have other device numbers than
-their directory.
+The identity (``pcopy.fsio.identity``) of a temporary file has the mount code of its directory, not one of its own
+device. An item can have a name in a directory of another device only by a mount, and on an overlay file system files
+may have other device numbers than their directory.
 """
 
 from __future__ import annotations
@@ -32,47 +32,66 @@ from pcopy.fsio.problem import REPLACED, Problem, failing
 from pcopy.fsio.source import status_of
 
 PREFIX = b".pcopy-"
+"""Prefix of the names of temporary files."""
 _EXCHANGED = rb"exchanged-(\d+)-[0-9a-f]{8}"
+"""Pattern of the last part of ``exchange_name``; its group is the inode number."""
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+"""Flags of open(2) that create a new file for writing."""
 
 
 class TemporaryNames:
-    """Names that nobody else uses: they carry the job, its run and the rank.
+    """Generator of names that no other process uses: they contain the job, its run and the rank.
 
-    Unless they are ``hidden`` they have no leading dot, which some file systems refuse.
+    If they are ``hidden`` they begin with a dot, which some file systems refuse.
     """
 
     def __init__(self, job: str, run: int, rank: int, *, hidden: bool = True) -> None:
+        """Create the generator of one rank in one run of a job.
+
+        Args:
+            job: name of the job.
+            run: number of the run, from 1.
+            rank: number of the rank.
+            hidden: begin names with a dot.
+        """
         self._stem = b"%s%s-%d-%d." % (PREFIX if hidden else PREFIX[1:], job.encode(), run, rank)
         self._numbers = count(1)
 
     def next(self) -> bytes:
+        """Return the next unused name."""
         return self._stem + b"%d" % next(self._numbers)
 
 
 def made_by(name: bytes) -> tuple[int, int]:
-    """The run and the rank that ``name``, one of ``TemporaryNames``, belongs to."""
+    """Return the run and the rank in ``name``, which is one of ``TemporaryNames``."""
     run, rank = name.rpartition(b".")[0].split(b"-")[-2:]
     return int(run), int(rank)
 
 
 def is_undressed(status: os.stat_result) -> bool:
-    """Is it a file of ours that nobody else may read or write, as each is while it is being written?"""
+    """Return True if ``status`` is that of a regular file of this user with mode 0600, as each new file has while it is
+    written.
+    """
     return stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o600 and status.st_uid == os.geteuid()
 
 
 def shown_by_server(new: os.stat_result) -> tuple[int, ...]:
-    """Return mode (with the type) and owner of a ``new`` file by its status; empty if they are as ``create`` asks."""
+    """Return mode (with the file type) and owner of a ``new`` file as the server shows them.
+
+    Return an empty tuple if they are the ones that ``create_private_file`` requests.
+    """
     return () if is_undressed(new) else (new.st_mode, new.st_uid)
 
 
 def exchange_name(job: str, inode: int, name: bytes) -> bytes:
-    """Under which ``inode``, which ``job`` has made, is exchanged for what is called ``name``."""
+    """Return the name that the new item ``inode`` of ``job`` has while it is exchanged with the item called
+    ``name``.
+    """
     return b"%s%s-exchanged-%d-%08x" % (PREFIX, job.encode(), inode, zlib.crc32(name))
 
 
 def create(directory: int, name: bytes, flags: int = 0) -> int:
-    """A new file, readable and writable by its owner only; returns a descriptor for writing. Raises ``Problem``.
+    """Create a file with mode 0600, and return a descriptor for writing. Raise ``Problem``.
 
     ``flags`` are added to those of open(2).
     """
@@ -83,12 +102,19 @@ def create(directory: int, name: bytes, flags: int = 0) -> int:
 
 
 def reopen(directory: int, name: bytes, made: Identity, size: int, shown: tuple[int, ...] = ()) -> int:
-    """The temporary file ``name`` that was ``made`` again, of ``size`` bytes, for writing.
+    """Open the temporary file ``name`` for writing, after checks that it is the file that was created.
 
-    ``shown``: what ``shown_by_server`` returned when it was made.
-    Raises ``Problem``, with ESTALE if it is no longer that file; one that is gone or was replaced may be made again. So
-    may one that nobody may write to: an earlier run has given it the source's mode, and was ended before that was on
-    record.
+    Raise ``Problem``. The problem has ESTALE if it is another file. It allows a retry (``may_retry``), which creates
+    the file anew, if the file:
+
+    - no longer exists, or was replaced;
+    - is write-protected: an earlier run gave it the mode of the source, and was ended before that was recorded.
+
+    Args:
+        directory: the open directory that contains it.
+        made: identity of the file that was created.
+        size: its size in bytes.
+        shown: the value that ``shown_by_server`` returned when the file was created.
     """
     try:
         descriptor = open_patiently(
@@ -115,7 +141,7 @@ def reopen(directory: int, name: bytes, made: Identity, size: int, shown: tuple[
 
 
 def _is_write_protected(directory: int, name: bytes) -> bool:
-    """Is it a file that its owner may not write to?"""
+    """Return True if ``name`` is an item that its owner has no permission to write."""
     try:
         return not os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode & 0o200
     except OSError:
@@ -123,20 +149,21 @@ def _is_write_protected(directory: int, name: bytes) -> bool:
 
 
 def remove(directory: int, name: bytes) -> None:
-    """Removes ``name`` if it is there; raises ``Problem`` for anything but its absence."""
+    """Remove ``name`` if it exists. Raise ``Problem``."""
     with failing("unlink"), suppress(FileNotFoundError):
         os.unlink(name, dir_fd=directory)
 
 
 def remove_leftovers(directory: int, job: str, run: int | None = None) -> list[bytes]:
-    """Removes from an open directory what runs of ``job`` before ``run`` (None: all) left there; raises ``Problem``.
+    """Remove the temporary files of runs of ``job`` before ``run`` (None: of all runs) from an open directory.
 
-    Returns the names of what came out of an exchange and was not looked at any more: it may be worth keeping.
+    Raise ``Problem``. Return the names of old items that are left over from an exchange. They are not removed, because
+    the item that was replaced may be newer than its copy.
     """
     stem = b"%s%s-" % (PREFIX, job.encode())
     with failing("readdir"):
         names = [name for name in names_in(directory) if name.startswith((stem, stem[1:]))]
-    others = []
+    replaced_items = []
     for name in names:
         rest = name.removeprefix(b".")[len(stem) - 1 :]
         kind = rest.partition(b"-")[0]
@@ -148,21 +175,22 @@ def remove_leftovers(directory: int, job: str, run: int | None = None) -> list[b
             if status.st_ino == int(exchanged[1]):
                 remove(directory, name)
             else:
-                others.append(name)
-    return others
+                replaced_items.append(name)
+    return replaced_items
 
 
-def had_a_name(others: list[bytes]) -> str:
-    """What to tell of the names that ``remove_leftovers`` returns."""
-    them = ", ".join(map(os.fsdecode, others))
-    return f"what was replaced is left as {them}: it may be newer than its copy; move it back, or remove it"
+def had_a_name(replaced_items: list[bytes]) -> str:
+    """Return the notice about the items that ``remove_leftovers`` has not removed."""
+    names = ", ".join(map(os.fsdecode, replaced_items))
+    return f"the replaced item remains as {names}: it may be newer than its copy; move it back, or remove it"
 
 
 def put_in_place(directory: int, temporary: bytes, name: bytes, inode: int) -> None:
-    """Gives ``temporary``, which is ``inode``, its final ``name``, replacing what has it; raises ``Problem``.
+    """Rename ``temporary``, which has the number ``inode``, to its final ``name``, replacing an existing item.
 
-    Where nobody holds it, its number may be another's by now. That is as if the directory's owner had replaced it
-    later, which he may.
+    Raise ``Problem``. If the file is not kept open, its inode number may have been used again for another file by now.
+    That has the same effect as a replacement by the owner of the directory afterwards, which the owner is permitted to
+    do.
     """
     try:
         os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
@@ -172,7 +200,7 @@ def put_in_place(directory: int, temporary: bytes, name: bytes, inode: int) -> N
 
 
 def verify_name(directory: int, name: bytes, inode: int) -> None:
-    """Raises ``Problem`` unless ``name`` is the item with that inode."""
+    """Raise ``Problem`` unless the item ``name`` has this ``inode`` number."""
     try:
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except OSError as error:

@@ -1,7 +1,8 @@
-"""How the bytes of a large file are best moved, by the types of the two file systems.
+"""The fastest way to copy the bytes of a large file, by the types of the two file systems.
 
-The table is made of measurements: docs/operations/large_files.md has the figures, and ``bench/large_probe.c`` repeats
-them. A type that is not in it is taken for one with many servers, which gain by many writers of one file.
+The table is based on measurements: docs/operations/large_files.md has the figures, and ``bench/large_probe.c`` repeats
+them. A type that is not in the table is treated as a file system with many servers, where several writers of one file
+increase the speed.
 """
 
 from __future__ import annotations
@@ -15,13 +16,18 @@ from pcopy.named import NamedTuple
 
 
 class Ways(NamedTuple):
-    """What suits a file system.
+    """Properties of a file system.
 
-    ``is_local``: its files have one inode lock on this host, for which several writers of a file only wait.
-    ``preallocates``: room that is asked for at once (fallocate) makes the writes cheaper. ``writes_back``: to begin
-    storing what was written while more is copied (sync_file_range) takes that time from the sync at the end.
-    ``copies_itself``: copy_file_range lets the server copy. (Elsewhere it goes page by page; on FUSE 64 KiB at a time.)
-    ``keeps_times``: the times of a file are not set when it is closed (``pcopy.fsio.server``).
+    Fields:
+        is_local: its files have one inode lock on this host, so that several writers of a file only wait for each
+            other.
+        gains_by_preallocation: allocating the space of a file before it is written (fallocate) makes the writes
+            cheaper.
+        gains_by_early_write_back: starting write-back while more is copied (sync_file_range) saves that time in the
+            sync at the end.
+        has_server_copy: copy_file_range lets the server copy. (Elsewhere it copies page by page; on FUSE 64 KiB at a
+            time.)
+        keeps_times_on_close: closing a file does not change its times (``pcopy.fsio.server``).
     """
 
     is_local: bool = False
@@ -32,11 +38,13 @@ class Ways(NamedTuple):
 
 
 _LOCAL = Ways(is_local=True, keeps_times=True)
+"""File systems in memory, or with a cache of their own."""
 _ON_DISK = Ways(is_local=True, writes_back=True, keeps_times=True)
+"""File systems that use the page cache of the system."""
 _SERVED = Ways(copies_itself=True)
+"""File systems on one server."""
 _CLUSTER = Ways(keeps_times=True)
-"""Kinds of file systems: in memory, or with a cache of their own; with the system's page cache; on a server; on
-many."""
+"""File systems on many servers."""
 
 WAYS = {
     0x01021994: _LOCAL,  # tmpfs
@@ -62,30 +70,31 @@ WAYS = {
     0x01161970: _CLUSTER,  # GFS2
     0x7461636F: _CLUSTER,  # OCFS2
 }
-"""By f_type (statfs(2)). FUSE and all others have none of it."""
+"""Properties by f_type (statfs(2)). FUSE and types that are not listed have none of them."""
 
 
 def is_ordinary(path: bytes) -> bool:
-    """Return True if files can be renamed, and written at any offset, in the directory ``path``, as its type shows.
+    """Return True if files can be renamed, and written at any offset, in the directory ``path``, as far as its type
+    shows.
 
-    Of other types, such as FUSE, that is not known (``pcopy.fsio.sequential``). Also True if the type cannot be read:
-    opening the directory for the job reports the error.
+    That is not known for other types, such as FUSE (``pcopy.fsio.sequential``). Also return True if the type cannot be
+    read: opening the directory for the job reports the error.
     """
     kind = _type_at(path)
     return kind is None or kind in WAYS
 
 
 def keeps_times(path: bytes) -> bool:
-    """Return True if files keep their times as they are closed in the directory ``path``, as its type shows.
+    """Return True if closing a file does not change its times in the directory ``path``, as far as its type shows.
 
-    Also True if the type cannot be read.
+    Also return True if the type cannot be read.
     """
     kind = _type_at(path)
     return kind is None or WAYS.get(kind, Ways()).keeps_times
 
 
 def _type_at(path: bytes) -> int | None:
-    """Return the f_type of the file system of the directory ``path``; None if that is not known."""
+    """Return the f_type of the file system of the directory ``path``, or None if it cannot be read."""
     try:
         descriptor = open_patiently(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -97,13 +106,16 @@ def _type_at(path: bytes) -> int | None:
 
 
 class KnownWays:
-    """The ways of the file systems that a rank has met, by their st_dev."""
+    """Cache of the properties of the file systems that a rank has met, by their st_dev."""
 
     def __init__(self) -> None:
         self._known: dict[int, Ways] = {}
 
     def of(self, device: int, descriptor: int) -> Ways:
-        """Those of the file system ``device``, on which something is open; if it can't be asked, it may be any."""
+        """Return the properties of the file system ``device``, on which ``descriptor`` is open.
+
+        If its type cannot be read, it is treated as an unknown type.
+        """
         ways = self._known.get(device)
         if ways is None:
             try:
@@ -114,5 +126,5 @@ class KnownWays:
         return ways
 
     def never_preallocate(self, device: int) -> None:
-        """It was refused there."""
+        """Record that the file system ``device`` has refused fallocate(2)."""
         self._known[device] = self._known[device]._replace(preallocates=False)

@@ -1,1 +1,4 @@
-"""Lustre: layouts of files and directories, and which OSTs they lie on. Fills ``pcopy.fsio.layout.Layout``."""
+"""Lustre: layouts of files and directories, and the OSTs that hold their data.
+
+Implements ``pcopy.fsio.layout.Layout``.
+"""

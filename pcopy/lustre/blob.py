@@ -1,8 +1,9 @@
-"""The extended attribute ``lustre.lov`` as a value, and back: where the data of a file or directory lie, or will lie.
+"""Parser and writer of the extended attribute ``lustre.lov``, the layout of a file or the default layout of a
+directory.
 
-A plain layout is one component without an end. A composite one has several, which cover extents of the file (PFL), or
-the same extent several times (mirrors). The bytes are little-endian on disk and on the wire; see lov_user_md_v1,
-lov_user_md_v3 and lov_comp_md_v1 in Lustre's lustre_user.h.
+A plain layout is a single component without an end. A composite layout has several components. They cover different
+extents of the file (PFL), or the same extent several times (mirrors). The bytes are little-endian on disk and on the
+wire; see lov_user_md_v1, lov_user_md_v3 and lov_comp_md_v1 in Lustre's lustre_user.h.
 """
 
 from __future__ import annotations
@@ -12,20 +13,27 @@ import struct
 from pcopy.named import NamedTuple
 
 V1, V3, SPECIFIC, COMPOSITE, FOREIGN = 0x0BD10BD0, 0x0BD30BD0, 0x0BD50BD0, 0x0BD60BD0, 0x0BD70BD0
-"""Magic numbers. ``SPECIFIC`` is as ``V3``, and names its OSTs."""
+"""Magic numbers of layouts. ``SPECIFIC`` has the format of ``V3`` and names its OSTs."""
 
 RAID0, ON_MDT, OVERSTRIPED, RELEASED = 1, 0x100, 0x200, 0x80000000
-"""Patterns; the last two are added to the first. The data of a released file are in an archive."""
+"""Patterns of a component. ``OVERSTRIPED`` and ``RELEASED`` are flags that are added to ``RAID0``.
+
+The data of a released file are in an archive (HSM).
+"""
 
 STALE, INITIALISED, EXTENSION = 1, 0x10, 0x40
-"""Flags of a component: its objects exist if it is initialised."""
+"""Flags of a component. The objects of an initialised component exist."""
 
 TO_THE_END = 2**64 - 1
+"""End of a component that extends to the end of the file."""
 ALL = 0xFFFF
-"""As the number of stripes: one on each OST; as the offset: the server chooses the first OST."""
+"""As the number of stripes: one on each OST. As the offset: the server chooses the first OST."""
 
 NO_POOL = b"ignore"
-"""As the name of a pool: none, whatever the directory says. Older versions of Lustre may not know it."""
+"""Pool name that means "in no pool", even if the directory's default layout has one.
+
+Older Lustre versions may not know it.
+"""
 
 _PLAIN = struct.Struct("<II16xIHH")
 _POOL = struct.Struct("<16s")
@@ -33,16 +41,28 @@ _OBJECT = struct.Struct("<20xI")
 _HEADER = struct.Struct("<IIIHHH14x")
 _ENTRY = struct.Struct("<IIQQII16x")
 _MOST_ENTRIES = 1024
-"""Far more than any file has."""
+"""Maximum number of components that is accepted: far more than any file has."""
 
 
 class BadLayout(ValueError):
-    """Bytes that are no layout, or one of a kind that is not known here."""
+    """The bytes are not a layout, or one of an unknown type."""
 
 
 class Component(NamedTuple):
-    """The bytes from ``start`` to ``end`` lie in so many ``stripes`` of ``size`` bytes each, 0 where the file system
-    chooses; ``osts`` are those of its objects, if it has any."""
+    """One component of a layout: the bytes from ``start`` to ``end`` of the file.
+
+    Fields:
+        stripes: number of stripes; ``ALL_OSTS`` for one on each OST, 0 if the file system chooses.
+        stripe_size: bytes of each stripe; 0 if the file system chooses.
+        pattern: ``RAID0`` or ``ON_MDT``, with flags.
+        pool: name of the OST pool; empty for none.
+        first_ost: index of the first OST; ``ALL_OSTS`` if the server chooses.
+        osts: OSTs of its objects, if it has any.
+        start: first byte of the extent.
+        end: first byte behind the extent.
+        flags: see ``STALE``.
+        component_id: id of the component within the file.
+    """
 
     stripes: int = 0
     size: int = 0
@@ -57,7 +77,11 @@ class Component(NamedTuple):
 
 
 class Striping(NamedTuple):
-    """All ``components``, one if it is no composite layout; ``mirrors`` are copies of the whole file."""
+    """A layout. It has one component unless it is composite.
+
+    ``mirrors`` is the number of copies of the whole file that it holds. ``generation`` and ``state`` are fields of the
+    attribute.
+    """
 
     components: tuple[Component, ...]
     is_composite: bool = False
@@ -67,14 +91,15 @@ class Striping(NamedTuple):
 
     @property
     def plain(self) -> Component | None:
-        """The only component of a layout that is the same from the first byte to the last."""
+        """The only component of a plain layout; None for a composite one."""
         return None if self.is_composite else self.components[0]
 
     @property
     def normal(self) -> Striping:
-        """What was asked for, without what changes from file to file: objects, generations, states, numbers.
+        """The requested layout, without everything that differs from file to file: objects, generations, states,
+        numbers.
 
-        A component on the MDT lies in no pool, though it may name one.
+        Layouts are compared in this form. A component on the MDT is in no pool, although it may name one.
         """
         return Striping(
             tuple(
@@ -94,7 +119,10 @@ class Striping(NamedTuple):
 
     @property
     def in_no_pool(self) -> Striping:
-        """What asks for the same where a directory's default is in a pool: components without one would get that."""
+        """The same layout for a directory whose default layout has a pool.
+
+        Components without a pool would inherit the directory's; so they get ``NO_POOL``.
+        """
         return self._replace(
             components=tuple(
                 each if each.pool or each.pattern & ON_MDT else each._replace(pool=NO_POOL) for each in self.components
@@ -103,22 +131,23 @@ class Striping(NamedTuple):
 
     @property
     def unit(self) -> int:
-        """The largest stripe size (bytes) that is a power of two; 0 if there is none."""
+        """The largest stripe size, in bytes, that is a power of two; 0 if there is none."""
         sizes = (each.size for each in self.components if not each.flags & EXTENSION)
         return max((size for size in sizes if size & (size - 1) == 0), default=0)
 
     @property
     def on_mdt(self) -> int:
-        """So many bytes of the file lie on its MDT."""
+        """Number of bytes of the file that are stored on its MDT."""
         return sum(each.end - each.start for each in self.components if each.pattern & ON_MDT)
 
     @property
     def pools(self) -> frozenset[bytes]:
+        """Names of the pools of all components."""
         return frozenset(each.pool for each in self.components if each.pool)
 
 
 def parse(blob: bytes) -> Striping:
-    """Raises ``BadLayout``."""
+    """Return the layout that the attribute ``blob`` holds. Raise ``BadLayout``."""
     try:
         if _magic(blob, 0) != COMPOSITE:
             return Striping((_component(blob, 0, len(blob)),))
@@ -132,38 +161,38 @@ def parse(blob: bytes) -> Striping:
 
 
 def write(striping: Striping) -> bytes:
-    """The attribute that asks for it. OSTs are the server's to choose, so no objects are named."""
+    """Return the attribute that requests this layout. It names no objects, because the server chooses the OSTs."""
     if not striping.is_composite:
         return _written(striping.components[0])
-    each = [_written(component) for component in striping.components]
-    at = _HEADER.size + _ENTRY.size * len(each)
+    bodies = [_written(component) for component in striping.components]
+    offset = _HEADER.size + _ENTRY.size * len(bodies)
     entries = b""
-    for number, (component, body) in enumerate(zip(striping.components, each, strict=True), 1):
+    for number, (component, body) in enumerate(zip(striping.components, bodies, strict=True), 1):
         flags = component.flags & ~(INITIALISED | STALE)
-        entries += _ENTRY.pack(component.number or number, flags, component.start, component.end, at, len(body))
-        at += len(body)
-    head = _HEADER.pack(COMPOSITE, at, striping.generation, striping.state, len(each), striping.mirrors - 1)
-    return head + entries + b"".join(each)
+        entries += _ENTRY.pack(component.number or number, flags, component.start, component.end, offset, len(body))
+        offset += len(body)
+    head = _HEADER.pack(COMPOSITE, offset, striping.generation, striping.state, len(bodies), striping.mirrors - 1)
+    return head + entries + b"".join(bodies)
 
 
 def without_released(blob: bytes) -> bytes:
-    """The same layout for a file whose data are there: only what says that they are in an archive is gone.
+    """Return the same layout without the flags of a released file, for a file whose data are present.
 
-    Raises ``BadLayout``.
+    Raise ``BadLayout``.
     """
     changed = bytearray(blob)
-    places = [0]
+    offsets = [0]
     if _magic(blob, 0) == COMPOSITE:
         entries = _HEADER.unpack_from(blob)[4]
-        places = [_ENTRY.unpack_from(blob, _HEADER.size + index * _ENTRY.size)[4] for index in range(entries)]
-    for place in places:
-        pattern = int.from_bytes(changed[place + 4 : place + 8], "little") & ~RELEASED
-        changed[place + 4 : place + 8] = pattern.to_bytes(4, "little")
+        offsets = [_ENTRY.unpack_from(blob, _HEADER.size + index * _ENTRY.size)[4] for index in range(entries)]
+    for offset in offsets:
+        pattern = int.from_bytes(changed[offset + 4 : offset + 8], "little") & ~RELEASED
+        changed[offset + 4 : offset + 8] = pattern.to_bytes(4, "little")
     return bytes(changed)
 
 
 def describe(striping: Striping) -> str:
-    """In a few words, for people: ``8 stripes of 4 MiB``."""
+    """Return a short description for people, such as ``8 stripes of 4 MiB``."""
     if not striping.is_composite:
         return _described(striping.components[0])
     starts = [number for number, each in enumerate(striping.components) if each.start == 0]
@@ -176,11 +205,14 @@ def describe(striping: Striping) -> str:
 
 
 def _until(component: Component) -> str:
+    """Return the extent of a component for ``describe``."""
     return "then" if component.end == TO_THE_END else f"to {_size(component.end)}"
 
 
 def _size(number: int) -> str:
-    """Stripes and extents are whole numbers of a unit, as a rule."""
+    """Return a size for people, in the largest unit of which it is a whole multiple, as stripe sizes and extents
+    usually are.
+    """
     for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
         if number >> power and not number & ((1 << power) - 1):
             return f"{number >> power} {unit}"
@@ -188,12 +220,13 @@ def _size(number: int) -> str:
 
 
 def _described(component: Component) -> str:
+    """Return the description of one component."""
     if component.pattern & ON_MDT:
         return "on the MDT"
     count = "all OSTs" if component.stripes == ALL else f"{component.stripes or 'default'}"
     stripes = "stripe" if component.stripes == 1 else "stripes"
     text = count if component.stripes == ALL else f"{count} {stripes}"
-    if component.size:  # of one that extends itself it is by how much, in KiB
+    if component.size:  # of a self-extending component it is the step of the extension, in KiB
         text += f" of {_size(component.size * 1024 if component.flags & EXTENSION else component.size)}"
     if component.pattern & OVERSTRIPED:
         text += ", overstriped"
@@ -205,16 +238,17 @@ def _described(component: Component) -> str:
 
 
 def _magic(blob: bytes, at: int) -> int:
+    """Return the magic number of the layout at the offset ``at``. Raise ``BadLayout`` if it is unknown."""
     magic = int.from_bytes(blob[at : at + 4], "little")
     if magic == FOREIGN:
         raise BadLayout("the data of the file are not in Lustre (a foreign layout)")
     if magic not in (V1, V3, SPECIFIC, COMPOSITE):
-        raise BadLayout(f"no layout that is known here (0x{magic:08x})")
+        raise BadLayout(f"unknown type of layout (0x{magic:08x})")
     return magic
 
 
 def _component(blob: bytes, at: int, end: int) -> Component:
-    """The plain layout that begins at ``at``, with its objects up to ``end``."""
+    """Return the plain layout at the offset ``at``, with its objects up to ``end``. Raise ``BadLayout``."""
     magic = _magic(blob, at)
     if magic == COMPOSITE:
         raise BadLayout("a composite layout within another")
@@ -230,6 +264,7 @@ def _component(blob: bytes, at: int, end: int) -> Component:
 
 
 def _entry(blob: bytes, at: int) -> Component:
+    """Return the component of a composite layout whose entry is at the offset ``at``. Raise ``BadLayout``."""
     number, flags, start, end, offset, size = _ENTRY.unpack_from(blob, at)
     if offset + size > len(blob) or start > end:
         raise BadLayout(f"a component from {start} to {end} lies at {offset}, which the layout does not have")
@@ -239,6 +274,7 @@ def _entry(blob: bytes, at: int) -> Component:
 
 
 def _written(component: Component) -> bytes:
+    """Return the bytes of a plain layout."""
     magic = V3 if component.pool else V1
     pattern = component.pattern & ~RELEASED
     head = _PLAIN.pack(magic, pattern, component.size, component.stripes, component.offset)

@@ -1,4 +1,4 @@
-"""Has a file the layout that was wanted? Lustre may give another one without an error."""
+"""Comparison of the layout of a file with the requested one. Lustre may assign another layout without an error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pcopy.lustre.blob import ALL, EXTENSION, INITIALISED, BadLayout, Component,
 
 
 def normal_of(blob: bytes) -> Striping:
-    """What an attribute asks for; nothing in particular if it can't be read."""
+    """Return the layout that the attribute ``blob`` requests; the default one if it cannot be parsed."""
     try:
         return parse(blob).normal
     except BadLayout:
@@ -16,31 +16,39 @@ def normal_of(blob: bytes) -> Striping:
 
 
 def amiss(wanted: Striping, back: bytes) -> str:
-    """Why the attribute ``back`` is not the layout that was wanted, or nothing."""
+    """Return the difference between the layout ``wanted`` and the attribute ``back``, in words; empty if there is
+    none.
+    """
     got = normal_of(back)
     return "" if got == wanted else f"wanted: {describe(wanted)}; Lustre gave {describe(got)}"
 
 
 def has_fewer(wanted: Striping, back: bytes) -> bool:
-    """Return True if the attribute ``back`` is a layout of the wanted kind, but for fewer stripes, or none.
+    """Return True if the layout ``back`` is like ``wanted``, except that it has fewer stripes, or that its number of
+    stripes was not specified.
 
-    Lustre gives that without an error, as for ``lfs setstripe``, where OSTs are full or take no new files.
+    Lustre assigns such a layout without an error, as for ``lfs setstripe``, if OSTs are full or accept no new files.
     """
     got = normal_of(back)
     if got._replace(components=()) != wanted._replace(components=()) or len(got.components) != len(wanted.components):
         return False
-    for one, each in zip(got.components, wanted.components, strict=True):
-        is_kind = one == each._replace(stripes=one.stripes, size=each.size or one.size)
-        if not is_kind or (one.stripes != each.stripes and not 0 < one.stripes < (each.stripes or ALL)):
+    for actual, requested in zip(got.components, wanted.components, strict=True):
+        is_kind = actual == requested._replace(stripes=actual.stripes, size=requested.size or actual.size)
+        if not is_kind or (actual.stripes != requested.stripes and not 0 < actual.stripes < (requested.stripes or ALL)):
             return False
     return True
 
 
 def comes_from(striping: Striping, inherited: Striping, most_stripes: Callable[[bytes], int]) -> bool:
-    """Is it what a file has that was made with the layout ``inherited``, and has grown since?
+    """Return True if a file with this ``striping`` was created with the layout ``inherited`` and may have grown since.
 
-    A component with data says how many stripes it has got: fewer than wanted if its pool has no more OSTs, which
-    ``most_stripes`` tells. Components that extend themselves have other extents.
+    A component with data has its actual number of stripes. That is lower than the requested one if its pool has no more
+    OSTs. Self-extending components have other extents than at first.
+
+    Args:
+        striping: layout of the file.
+        inherited: layout that files inherit in its directory.
+        most_stripes: returns the number of OSTs in a pool; 0 if it is unknown.
     """
     if striping.normal == inherited:
         return True
@@ -59,15 +67,18 @@ def comes_from(striping: Striping, inherited: Striping, most_stripes: Callable[[
 
 
 def _pools_and_sizes(striping: Striping) -> set[tuple[bytes, int]]:
+    """Return the pool and stripe size of each component."""
     return {(each.pool, each.size) for each in striping.components}
 
 
 def miscounted(wanted: Component, back: bytes, *, exactly: bool) -> str:
-    """Why the attribute ``back`` has not the wanted number of stripes, or nothing. Unless ``exactly`` that is wanted,
-    fewer will do: there may be fewer OSTs."""
+    """Return why the attribute ``back`` does not have the wanted number of stripes; empty if it has.
+
+    Unless ``exactly`` is True fewer stripes suffice, because there may be fewer OSTs.
+    """
     got = normal_of(back)
-    one = got.plain
-    fits = one is not None and wanted.size in (0, one.size)
-    if one is not None and one.stripes != wanted.stripes:
-        fits = fits and one.stripes < wanted.stripes and not exactly
+    component = got.plain
+    fits = component is not None and wanted.size in (0, component.size)
+    if component is not None and component.stripes != wanted.stripes:
+        fits = fits and component.stripes < wanted.stripes and not exactly
     return "" if fits else amiss(Striping((wanted,)), back)

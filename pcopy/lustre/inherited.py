@@ -1,6 +1,6 @@
-"""What files inherit in the directories of a file system: Lustre itself is asked, once for each default.
+"""The layout that new files inherit from a directory. Lustre itself is asked, once for each default layout.
 
-A file without a name is made in a directory with that default, and looked at.
+To find out, a file without a name is created in a directory with that default, and its layout is read.
 """
 
 from __future__ import annotations
@@ -19,34 +19,38 @@ from pcopy.lustre.comparing import normal_of
 from pcopy.lustre.volatile import create_volatile
 
 ATTRIBUTE = "lustre.lov"
+"""Extended attribute with the layout of a file, or the default layout of a directory."""
 OWN_DEFAULT = "trusted.lov"
-"""A directory's, and for root only: ``ATTRIBUTE`` of one without a default is that of the file system."""
+"""Extended attribute of a directory that has a default layout of its own. Only root can read it.
+
+``ATTRIBUTE`` of a directory without its own default is the default of the file system.
+"""
 
 DELAYED = 0o20400
-"""O_LOV_DELAY_CREATE: a file that is opened with it has no layout yet."""
+"""Flag of open(2) for a new file that gets no layout yet (O_LOV_DELAY_CREATE)."""
 
 _NO_LAYOUT = (errno.ENODATA, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL)
-"""What getxattr(2) says of an item that has none."""
+"""Errors of getxattr(2) for an item without a layout."""
 
 MOST_KNOWN = 1024
-"""Layouts, and directories, of which something is remembered: each may have its own."""
+"""Maximum number of cached layouts or directories: each directory may have a default of its own."""
 
 
 class Inherited:
-    """Of the directories of one file system."""
+    """Cache of the layouts that files inherit in the directories of one file system."""
 
     def __init__(self) -> None:
         self._by_default: dict[bytes, Striping] = {}
-        """What a file gets in a directory with this default."""
+        """Layout that a file gets, by the default layout of its directory."""
         self._most: dict[tuple[bytes, bytes], int] = {}
-        """By default and pool: stripes of a file that asks for all."""
+        """Number of stripes of a file that requests all, by default layout and pool."""
         self._defaults: dict[int, bytes] = {}
-        """By inode of a directory."""
+        """Default layout of a directory, by its inode number."""
         self._tops: dict[int, bytes] = {}
-        """By device of a source: what its topmost directory says."""
+        """Default layout of the topmost directory of a source file system, by its device."""
 
     def by(self, target: Target) -> Striping:
-        """What files get there; raises ``Problem``."""
+        """Return the layout that files inherit in the directory ``target``. Raise ``Problem``."""
         default = self._default(target)
         inherited = self._by_default.get(default)
         if inherited is None:
@@ -57,26 +61,30 @@ class Inherited:
         return inherited
 
     def most_stripes(self, target: Target, pool: bytes = b"") -> int:
-        """How many stripes a file gets there that asks for all: in the ``pool``, or where the default says; 0 if Lustre
-        does not tell. Raises ``Problem``."""
+        """Return the number of stripes of a file in the directory ``target`` that requests all; 0 if Lustre does not
+        say.
+
+        The file is in the ``pool``, or (empty) where the directory's default layout puts it. Raise ``Problem``.
+        """
         key = self._default(target), pool
         most = self._most.get(key)
         if most is None:
             with held_open(create_volatile(target.descriptor, DELAYED)) as made:
                 try:
                     os.setxattr(made, ATTRIBUTE, write(Striping((Component(ALL, pool=pool),))))
-                    one = normal_of(read_layout(made)).plain
+                    component = normal_of(read_layout(made)).plain
                 except OSError:
-                    one = None
+                    component = None
             make_room(self._most)
-            most = self._most[key] = one.stripes if one is not None and one.stripes != ALL else 0
+            most = self._most[key] = component.stripes if component is not None and component.stripes != ALL else 0
         return most
 
     def forget_defaults(self) -> None:
-        """A directory has got another one."""
+        """Clear the cache of default layouts, because a directory has got another one."""
         self._defaults.clear()
 
     def _default(self, target: Target) -> bytes:
+        """Return the default layout of the directory ``target``. Raise ``Problem``."""
         default = self._defaults.get(target.inode)
         if default is None:
             make_room(self._defaults)
@@ -85,8 +93,9 @@ class Inherited:
         return default
 
     def own_default(self, source: Handle) -> bytes:
-        """The default of a directory, empty if it has none of its own; raises ``OSError``."""
+        """Return the default layout of a directory; empty if it has none of its own. Raise ``OSError``."""
         default = read_layout(source)
+        # Root can read the directory's own attribute. Others can only compare with the default of the file system.
         if default and capable(CAP_SYS_ADMIN):
             try:
                 os.getxattr(source, OWN_DEFAULT)
@@ -97,7 +106,9 @@ class Inherited:
         return b"" if default == self._top_default(source) else default
 
     def _top_default(self, source: Handle) -> bytes:
-        """What the topmost directory of the file system says, or of the part of it that is mounted."""
+        """Return the default layout of the topmost directory of the file system, or of the part of it that is
+        mounted.
+        """
         path = source if isinstance(source, bytes) else b"/proc/self/fd/%d" % source
         device = os.stat(path).st_dev
         if device not in self._tops:
@@ -106,7 +117,10 @@ class Inherited:
 
 
 def read_layout(item: Handle, *, follow: bool = True) -> bytes:
-    """Its attribute; empty if it has none. ``follow`` a path that is a symbolic link. Raises ``OSError``."""
+    """Return the layout attribute of an item; empty if it has none. Raise ``OSError``.
+
+    With ``follow`` a path that is a symbolic link is followed.
+    """
     try:
         return os.getxattr(item, ATTRIBUTE, follow_symlinks=follow or isinstance(item, int))
     except OSError as error:
@@ -116,13 +130,13 @@ def read_layout(item: Handle, *, follow: bool = True) -> bytes:
 
 
 def make_room(known: dict[Any, Any]) -> None:
-    """For one more: in the end what is known may be any number of things."""
+    """Clear the cache ``known`` if it is full, so that it does not grow without limit."""
     if len(known) >= MOST_KNOWN:
         known.clear()
 
 
 def _top_of(path: bytes) -> bytes:
-    """The last directory above another on its file system; raises ``OSError``."""
+    """Return the path of the topmost directory above ``path`` on the same file system. Raise ``OSError``."""
     status = os.stat(path)
     while True:
         above = os.path.join(path, b"..")

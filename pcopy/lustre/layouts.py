@@ -1,7 +1,7 @@
-"""The layouts of what is copied to a Lustre file system: as the source's, by size, or as the user says.
+"""Layouts of files that are copied to a Lustre file system: as in the source, by size, or as the user requests.
 
-A layout of its own costs a file two requests to its metadata server more. So a file gets one only where what it would
-inherit is another.
+Setting a layout costs two more requests to the metadata server for each file. So a file gets one only if it differs
+from the layout that it would inherit.
 """
 
 from __future__ import annotations
@@ -28,12 +28,17 @@ from pcopy.lustre.wish import AUTO, COMPOSITE_SERVES, INHERIT, PRESERVE, Wish, c
 from pcopy.named import NamedTuple
 
 MOST_OF_A_FILE = 160
-"""Stripes of a file, where the MDTs' file system keeps attributes in inodes only: no file lies on more OSTs there."""
+"""Maximum number of stripes of a file if the MDTs' file system can store extended attributes only within inodes.
+
+Then no file has data on more OSTs.
+"""
 
 
 class Writers(NamedTuple):
-    """Who writes: so many ``hosts``, with so many ``ranks`` in all. All of them write to one file if ``splits`` says so
-    of its size."""
+    """The processes that write: number of ``hosts``, and of ``ranks`` on all of them.
+
+    ``splits`` returns True if all of them write parts of one file of a given size in bytes.
+    """
 
     hosts: int
     ranks: int
@@ -41,25 +46,28 @@ class Writers(NamedTuple):
 
 
 class LustreLayout(Layout):
-    """Of one file system; see ``pcopy.fsio.layout.Layout``."""
+    """Layouts of new files on one Lustre file system; see ``pcopy.fsio.layout.Layout``."""
 
     is_plain = False
 
     def __init__(self, wish: Wish, writers: Writers, next_name: Callable[[], bytes]) -> None:
-        """``next_name`` gives names that nobody else uses."""
+        """Create the layouts for the user's ``wish``. ``next_name`` returns names that no other process uses."""
         self._wish = wish
         self._writers = writers
         self._next_name = next_name
         self._inherited = Inherited()
         self._sources: dict[int, bool] = {}
-        """By device: is it Lustre?"""
+        """True for each device (st_dev) of the source that is a Lustre file system, False for the others."""
         self._servers: dict[int, tuple[int, ...]] = {}
-        """By inode of a directory."""
+        """MDTs of a directory, by its inode number."""
         self._pools: dict[bytes, bool | None] = {}
+        """True if a pool exists, None if that is unknown, by its name."""
         self._recipes: dict[tuple[Striping, bool], Recipe] = {}
-        """By what they ask for, and whether Lustre must give just that."""
+        """Cache of recipes. The key is the requested layout, and True if Lustre must assign exactly that layout."""
         self._refused: dict[str, Recipe] = {}
+        """Recipes for layouts that are impossible, by the reason."""
         self._osts: int | None = None
+        """Number of OSTs of the file system; None if it was not determined yet."""
 
     def of_file(self, source: int, status: os.stat_result, target: Target) -> Recipe:
         return self._recipe(partial(read_layout, source), status.st_size, target)
@@ -82,7 +90,7 @@ class LustreLayout(Layout):
             if not default or parse(default).normal == normal_of(read_layout(target)):
                 return ""
             wanted = parse(default).normal
-            if why := self._no_pool(wanted, target):  # any name would be taken
+            if why := self._no_pool(wanted, target):  # setxattr accepts any pool name, so it is checked here
                 return why
             self._inherited.forget_defaults()
             os.setxattr(target, ATTRIBUTE, default)
@@ -95,15 +103,17 @@ class LustreLayout(Layout):
     def text_of(self, recipe: Recipe, target: Target) -> str:
         try:
             inherited = self._inherited.by(target)
-        except Problem:  # there is no room to find out, for instance
-            return "what the directory gives"
+        except Problem:  # for example, the file system is too full to create a file that inherits the layout
+            return "the default layout of the directory"
         if recipe.attribute is None:
             return describe(inherited)
-        asked = parse(recipe.attribute[1])
-        one, default = asked.plain, inherited.plain
-        if one is not None and default is not None:  # what is not asked for is as the default says
-            asked = Striping((one._replace(size=one.size or default.size, pool=one.pool or default.pool),))
-        return describe(asked.normal)
+        requested = parse(recipe.attribute[1])
+        component, default = requested.plain, inherited.plain
+        if component is not None and default is not None:  # properties that are not requested are inherited
+            requested = Striping(
+                (component._replace(size=component.size or default.size, pool=component.pool or default.pool),)
+            )
+        return describe(requested.normal)
 
     def text_of_file(self, descriptor: int, recipe: Recipe, target: Target) -> str:
         try:
@@ -113,11 +123,11 @@ class LustreLayout(Layout):
             return "unknown"
         if recipe.attribute and not recipe.amiss(blob):
             return self.text_of(recipe, target)
-        own = [parse(recipe.attribute[1]).normal] if recipe.attribute else []
-        with suppress(Problem):  # there may be no room to find out
-            for asked in (*own, self._inherited.by(target)):
-                if comes_from(striping, asked, partial(self._most_in, target)):
-                    return describe(asked)
+        candidates = [parse(recipe.attribute[1]).normal] if recipe.attribute else []
+        with suppress(Problem):  # the file system may be too full to find out the inherited layout
+            for candidate in (*candidates, self._inherited.by(target)):
+                if comes_from(striping, candidate, partial(self._most_in, target)):
+                    return describe(candidate)
         return describe(striping.normal)
 
     def lacks(self, directory: int, name: bytes) -> bool:
@@ -129,10 +139,10 @@ class LustreLayout(Layout):
             striping = parse(read_layout(descriptor))
         except (BadLayout, OSError):
             return Stripes()
-        one = striping.plain
-        if one is None or not one.size or len(one.osts) < 2:
+        component = striping.plain
+        if component is None or not component.size or len(component.osts) < 2:
             return Stripes(striping.unit)
-        return Stripes(striping.unit, one.size, one.osts)
+        return Stripes(striping.unit, component.size, component.osts)
 
     def shared(
         self, descriptor: int, group: int, *, insists: bool
@@ -150,7 +160,7 @@ class LustreLayout(Layout):
         return servers
 
     def _is_on_lustre(self, source: int) -> bool:
-        """Is an open directory? Raises ``Problem``."""
+        """Return True if the open directory ``source`` is on Lustre. Raise ``Problem``."""
         device = status_of(source, on_source=True).st_dev
         if device not in self._sources:
             with failing("statfs", on_source=True):
@@ -158,7 +168,10 @@ class LustreLayout(Layout):
         return self._sources[device]
 
     def striping_of(self, file: Handle) -> Striping | None:
-        """The layout of a file, None if it has none yet; raises ``Problem``, also for one that is not known here."""
+        """Return the layout of a file, or None if it has none yet.
+
+        Raise ``Problem``, also for a layout of an unknown type.
+        """
         with failing("getstripe", on_source=True):
             blob = read_layout(file, follow=False)
         try:
@@ -167,25 +180,37 @@ class LustreLayout(Layout):
             raise Problem("getstripe", errno.EINVAL, on_source=True, text=str(error)) from None
 
     def change_of(self, striping: Striping | None, size: int, target: Target) -> Recipe | None:
-        """By which recipe a file of ``size`` bytes gets another layout than ``striping``; None if that is what is
-        wanted. One without any will inherit it. Raises ``Problem``, also where Lustre can't do that."""
+        """Return the recipe of the layout that a file should get instead of ``striping``; None if it needs no other
+        one.
+
+        A file without a layout (``striping`` None) will inherit one. Raise ``Problem``, also if Lustre cannot change
+        this layout.
+
+        Args:
+            striping: present layout of the file.
+            size: its size in bytes.
+            target: its directory.
+        """
         recipe = self._recipe(bytes, size, target)
         if striping is None or self._fits(recipe, striping, size, target):
             return None
         wanted = parse(recipe.attribute[1]) if recipe.attribute else self._inherited.by(target)
         why = ""
         if striping.mirrors > 1:
-            why = "it has several mirrors, and would keep one (lfs mirror split can take them away)"
+            why = "it has several mirrors, and would keep one (lfs mirror split can remove the others)"
         elif wanted.on_mdt and not striping.on_mdt:
-            why = "Lustre can't move what lies on OSTs to an MDT"
+            why = "Lustre can't move data from OSTs to an MDT"
         elif wanted.on_mdt not in (0, striping.on_mdt):
-            why = "Lustre can't change how much of it lies on its MDT"
+            why = "Lustre can't change the number of its bytes on the MDT"
         if why:
-            raise Problem("stripe", errno.ENOTSUP, on_source=True, text=f"{why}: it stays as it is")
+            raise Problem("stripe", errno.ENOTSUP, on_source=True, text=f"{why}: its layout is not changed")
         return recipe
 
     def _fits(self, recipe: Recipe, striping: Striping, size: int, target: Target) -> bool:
-        """Has a file of ``size`` bytes the layout of ``recipe``? Raises ``Problem``."""
+        """Return True if ``striping`` suits a file of ``size`` bytes for which ``recipe`` was chosen.
+
+        Raise ``Problem``.
+        """
         kind = self._wish.kind
         if kind == AUTO and striping.is_composite and size < COMPOSITE_SERVES:
             return True
@@ -198,7 +223,10 @@ class LustreLayout(Layout):
         return not miscounted(Component(inherited.plain.stripes, stripe_size), write(striping), exactly=True)
 
     def _recipe(self, read: Callable[[], bytes], size: int, target: Target) -> Recipe:
-        """For a file of ``size`` bytes, of which ``read`` gives the source's layout. Raises ``Problem``."""
+        """Return the recipe for a new file of ``size`` bytes; ``read`` returns the layout of its source.
+
+        Raise ``Problem``.
+        """
         kind = self._wish.kind
         if kind == INHERIT:
             return PLAIN
@@ -213,6 +241,7 @@ class LustreLayout(Layout):
         return self._counted(self._wish.component, target)
 
     def _as_source(self, blob: bytes, target: Target) -> Recipe:
+        """Return the recipe for a file that gets the layout ``blob`` of its source. Raise ``Problem``."""
         if not blob:
             return PLAIN
         try:
@@ -235,55 +264,67 @@ class LustreLayout(Layout):
         return recipe
 
     def _impossible(self, why: str) -> Recipe:
+        """Return the recipe of a file that inherits its layout, for the reason ``why``."""
         make_room(self._refused)
         return self._refused.setdefault(why, Recipe(impossible=why))
 
     def _by_size(self, size: int, target: Target) -> Recipe:
+        """Return the recipe for a file of ``size`` bytes with ``--stripe auto``. Raise ``Problem``."""
         if self._inherited.by(target).is_composite and size < COMPOSITE_SERVES:
             return PLAIN
         return self._counted(Component(self.stripes_that_suit(size, target.descriptor)), target)
 
     def stripes_that_suit(self, size: int, target: int) -> int:
-        """By the size, on the file system of the directory ``target``."""
+        """Return the number of stripes that suits a file of ``size`` bytes on the file system of the directory
+        ``target``.
+        """
         writers = self._writers
         hosts, ranks = (writers.hosts, writers.ranks) if writers.splits(size) else (1, 1)
         return stripes_for(size, hosts, ranks, self.count_osts(target), self._wish.table)
 
     def _counted(self, wanted: Component, target: Target) -> Recipe:
-        """So many stripes, or as many as there are OSTs, or as many as the pool has that the directory gives."""
+        """Return the recipe for a file with the ``wanted`` number of stripes. Raise ``Problem``.
+
+        The number is limited to the OSTs of the file system, or to those of the pool in the directory's default layout.
+        """
         inherited = self._inherited.by(target)
         osts = self._inherited.most_stripes(target) if inherited.pools else self.count_osts(target.descriptor)
         if wanted.stripes == ALL or (osts and wanted.stripes > osts):
             wanted = wanted._replace(stripes=osts or wanted.stripes)
-        one = inherited.plain
-        if one is not None and one.stripes == wanted.stripes and wanted.size in (0, one.size):
+        component = inherited.plain
+        if component is not None and component.stripes == wanted.stripes and wanted.size in (0, component.size):
             return PLAIN
         striping = Striping((wanted,))
         exactly = osts > 0
         recipe = self._recipes.get((striping, exactly))
         if recipe is None:
-            amiss = partial(miscounted, wanted, exactly=exactly)
+            deviation = partial(miscounted, wanted, exactly=exactly)
             make_room(self._recipes)
             recipe = self._recipes[striping, exactly] = Recipe(
-                DELAYED, (ATTRIBUTE, write(striping)), amiss, serves=partial(has_fewer, striping.normal)
+                DELAYED, (ATTRIBUTE, write(striping)), deviation, serves=partial(has_fewer, striping.normal)
             )
         return recipe
 
     def _most_in(self, target: Target, pool: bytes) -> int:
-        """How many OSTs a pool has, or the file system without one; 0 if that is not told. Raises ``Problem``."""
+        """Return the number of OSTs in a pool, or of the file system if ``pool`` is empty; 0 if unknown.
+
+        Raise ``Problem``.
+        """
         return self._inherited.most_stripes(target, pool) if pool else self.count_osts(target.descriptor)
 
     def count_osts(self, target: int) -> int:
-        """Of the file system; 0 if that is not told."""
+        """Return the number of OSTs of the file system; 0 if it is unknown."""
         if self._osts is None:
             self._osts = llapi.count_osts(target)
         return self._osts
 
     def _no_pool(self, wanted: Striping, target: int) -> str:
-        """Which pool does not exist; empty if all do, or nobody can tell."""
+        """Return a message about a pool of ``wanted`` that does not exist; empty if all exist, or if that cannot be
+        determined.
+        """
         for pool in sorted(wanted.pools):
             has_pool = self._pools.get(pool)
-            if has_pool is None:  # unknown yet, or nobody could tell
+            if has_pool is None:  # not asked yet, or it could not be determined
                 make_room(self._pools)
                 has_pool = self._pools[pool] = llapi.has_pool(target, self._next_name(), pool)
             if has_pool is False:
@@ -292,7 +333,7 @@ class LustreLayout(Layout):
 
 
 def told_of_count(stripe: str, directory: bytes) -> str:
-    """``capped`` for the file system of a directory; nothing where that can't be opened."""
+    """Return the notice of ``capped`` for the file system of ``directory``; empty if the directory cannot be opened."""
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -304,17 +345,21 @@ def told_of_count(stripe: str, directory: bytes) -> str:
 
 
 def make_anchor(directory: int, server: int) -> int:
-    """A file without a name that an MDT keeps, and that lies on all OSTs which take new files. Raises ``OSError``.
+    """Create a file without a name on the MDT ``server``, with a stripe on every OST that accepts new files.
 
-    ``server`` is that MDT: one of ``servers_of`` the directory.
+    Raise ``OSError``. The MDT is one of ``mdts_of`` the directory.
     """
     made = create_volatile(directory, DELAYED, server=server)
     try:
         os.setxattr(made, ATTRIBUTE, write(Striping((Component(ALL, STRIPE),))))
-        one = parse(os.getxattr(made, ATTRIBUTE)).plain
-        if one is None or one.size != STRIPE or MOST_OF_A_FILE <= one.stripes < llapi.count_osts(directory):
+        component = parse(os.getxattr(made, ATTRIBUTE)).plain
+        if (
+            component is None
+            or component.size != STRIPE
+            or MOST_OF_A_FILE <= component.stripes < llapi.count_osts(directory)
+        ):
             raise OSError(errno.EOPNOTSUPP, "no file can be made that lies on all OSTs")
-        os.ftruncate(made, one.stripes * one.size)
+        os.ftruncate(made, component.stripes * component.size)
     except BadLayout as error:
         let_go(made)
         raise OSError(errno.EOPNOTSUPP, str(error)) from None
@@ -325,6 +370,8 @@ def make_anchor(directory: int, server: int) -> int:
 
 
 def path_of(directory: int, name: bytes) -> bytes:
-    """By which the layout of what is in an open directory is asked for: no request for it goes to a server, where it
-    was statted before."""
+    """Return the path in /proc of ``name`` in an open directory, by which its layout is read.
+
+    If the item was statted before, this path needs no other request to a server.
+    """
     return b"/proc/self/fd/%d/%b" % (directory, name)

@@ -1,7 +1,7 @@
-"""liblustreapi, loaded when it is first needed: what no system call tells. Without the library there is no answer.
+"""Access to liblustreapi and to ioctl requests of Lustre, for facts that no ordinary system call returns.
 
-The functions that are used here are the same since Lustre 2.12. Of what a library lacks, nobody is told a lie: ``None``
-is no answer.
+The library is loaded when it is first needed. The functions that are used here are the same since Lustre 2.12. If the
+library or a function is missing, the result is ``None`` (unknown), never a guess.
 """
 
 from __future__ import annotations
@@ -20,10 +20,15 @@ from pcopy.fsio.close import let_go
 from pcopy.fsio.problem import Problem, failing
 
 LIBRARY = "liblustreapi.so.1"
+"""File name of the library."""
 NAMED_BY = "PCOPY_LIBLUSTREAPI"
-"""The environment variable that names another library."""
+"""Environment variable that names another library."""
 
 GROUP_LOCK, GROUP_UNLOCK = 0x4008669E, 0x4008669F
+"""Requests of ioctl(2), from lustre_user.h.
+
+They are LL_IOC_GROUP_LOCK and _UNLOCK, LL_IOC_GETOBDCOUNT, LL_IOC_GET_MDTIDX and LL_IOC_LMV_GETSTRIPE.
+"""
 COUNT_TARGETS = 0x800866A8
 SERVER_OF = 0x800466AF
 DIRECTORY_STRIPES = 0xC03066F1
@@ -31,27 +36,31 @@ DIRECTORY_STRIPES = 0xC03066F1
 LL_IOC_LMV_GETSTRIPE."""
 
 STRIPED_DIRECTORY = 0x0CD20CD0
-"""The magic number of what LL_IOC_LMV_GETSTRIPE tells: LMV_MAGIC_V1."""
+"""Magic number of the result of LL_IOC_LMV_GETSTRIPE: LMV_MAGIC_V1."""
 MOST_OF_A_DIRECTORY = 2000
-"""Stripes that a directory may have."""
+"""Maximum number of stripes of a directory."""
 
 PATIENCE = 60.0
-"""Seconds in which others must give back their locks on a file, so that it gets its group lock; else it fails."""
+"""Maximum seconds to wait for the group lock of a file, until other clients have given back their locks."""
 BRIEF_PATIENCE = 1.0
-"""The same for a file that is written without the group lock if it can't get that."""
+"""The same for a file that is written without the group lock if that cannot be acquired."""
 LONGEST_PAUSE = 0.005
-"""Seconds that a rank sleeps before it asks for a group lock again."""
+"""Maximum seconds that a rank sleeps between two attempts to acquire a group lock."""
 
 _NO_LOCKS = (errno.ENOTTY, errno.EOPNOTSUPP, errno.ENOSYS)
+"""Errors that mean that the file system has no group locks."""
 
 _TROUBLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT, errno.ENOSPC, errno.EIO, errno.EINTR, errno.ENOMEM)
-"""Errors that say nothing of a pool: one that does not exist leaves errno alone."""
+"""Errors of creating a file in a pool that say nothing about the pool.
+
+A pool that does not exist leaves errno unchanged.
+"""
 
 _INT = struct.Struct("=i")
 _LONG = struct.Struct("=q")
 _DIRECTORY = struct.Struct("=II40x")
 _DIRECTORY_STRIPE = struct.Struct("=16xI4x")
-"""lmv_user_md_v1 (magic number, number of stripes) and lmv_user_mds_data (MDT)."""
+"""Formats of lmv_user_md_v1 (magic number, number of stripes) and of lmv_user_mds_data (MDT)."""
 
 _DECLARED = """
     void llapi_msg_set_level(int level);
@@ -60,10 +69,12 @@ _DECLARED = """
     int llapi_layout_pool_name_set(struct llapi_layout *layout, const char *pool);
     int llapi_layout_file_create(const char *path, int flags, int mode, const struct llapi_layout *layout);
 """
+"""Declarations of the functions of the library that are used."""
 
 
 @cache
 def _ffi() -> Any:
+    """Return the cffi object with the declarations."""
     from cffi import FFI
 
     ffi = FFI()
@@ -73,7 +84,7 @@ def _ffi() -> Any:
 
 @cache
 def _library() -> Any:
-    """The library, silent on standard error; None where there is none."""
+    """Return the library, with its output to standard error switched off; None if it cannot be loaded."""
     ffi = _ffi()
     try:
         library: Any = ffi.dlopen(os.environ.get(NAMED_BY) or LIBRARY)
@@ -84,10 +95,10 @@ def _library() -> Any:
 
 
 def has_pool(directory: int, name: bytes, pool: bytes) -> bool | None:
-    """Can files of an open directory lie in ``pool``? None if nobody can tell. ``name`` must be free, and is so again.
+    """Return True if files of an open directory can be created in ``pool``; None if that cannot be determined.
 
-    A file with the attribute of a pool that does not exist is made without a word. So Lustre's library is asked to make
-    one: it looks first.
+    setxattr(2) accepts a layout with a pool that does not exist, without an error. So the Lustre library is asked to
+    create a file: it checks the pool first. The file is called ``name``, which must be free, and is removed again.
     """
     library = _library()
     if library is None:
@@ -117,7 +128,7 @@ def has_pool(directory: int, name: bytes, pool: bytes) -> bool | None:
 
 
 def count_osts(descriptor: int) -> int:
-    """How many OSTs the file system of an open directory has; 0 if that is not told."""
+    """Return the number of OSTs of the file system of an open directory; 0 if it is unknown."""
     try:
         return int(_LONG.unpack(fcntl.ioctl(descriptor, COUNT_TARGETS, _LONG.pack(0)))[0]) & 0xFFFFFFFF
     except OSError:
@@ -125,23 +136,24 @@ def count_osts(descriptor: int) -> int:
 
 
 def servers_of(descriptor: int) -> tuple[int, ...]:
-    """The indices of the MDTs that keep the names in an open directory, several if it is striped; -1 if that is not
-    told."""
-    told = bytearray(_DIRECTORY.size + MOST_OF_A_DIRECTORY * _DIRECTORY_STRIPE.size)
-    _DIRECTORY.pack_into(told, 0, STRIPED_DIRECTORY, MOST_OF_A_DIRECTORY)
+    """Return the indices of the MDTs that store the entries of an open directory, several if it is striped; -1 if
+    unknown.
+    """
+    buffer = bytearray(_DIRECTORY.size + MOST_OF_A_DIRECTORY * _DIRECTORY_STRIPE.size)
+    _DIRECTORY.pack_into(buffer, 0, STRIPED_DIRECTORY, MOST_OF_A_DIRECTORY)
     try:
-        fcntl.ioctl(descriptor, DIRECTORY_STRIPES, told)
-    except OSError:  # as a rule it is not striped
+        fcntl.ioctl(descriptor, DIRECTORY_STRIPES, buffer)
+    except OSError:  # most directories are not striped, and then the request fails
         return (server_of(descriptor),)
-    magic, stripes = _DIRECTORY.unpack_from(told)
-    at = [_DIRECTORY.size + number * _DIRECTORY_STRIPE.size for number in range(min(stripes, MOST_OF_A_DIRECTORY))]
-    if magic != STRIPED_DIRECTORY or not at:
+    magic, stripes = _DIRECTORY.unpack_from(buffer)
+    offsets = [_DIRECTORY.size + number * _DIRECTORY_STRIPE.size for number in range(min(stripes, MOST_OF_A_DIRECTORY))]
+    if magic != STRIPED_DIRECTORY or not offsets:
         return (server_of(descriptor),)
-    return tuple(sorted({_DIRECTORY_STRIPE.unpack_from(told, place)[0] for place in at}))
+    return tuple(sorted({_DIRECTORY_STRIPE.unpack_from(buffer, offset)[0] for offset in offsets}))
 
 
 def server_of(descriptor: int) -> int:
-    """The index of the MDT that keeps something open; -1 if that is not told."""
+    """Return the index of the MDT that stores an open item; -1 if it is unknown."""
     try:
         return int(_INT.unpack(fcntl.ioctl(descriptor, SERVER_OF, _INT.pack(0)))[0])
     except OSError:
@@ -149,11 +161,13 @@ def server_of(descriptor: int) -> int:
 
 
 def group_lock(descriptor: int, group: int, *, insists: bool) -> Generator[None, None, AbstractContextManager[None]]:
-    """Takes the group lock of a file that is open for writing, as all do that write to it and name the same ``group``
-    (not 0). Each step waits for a moment; what is returned has the lock, and gives it back on each way out of its body.
+    """Acquire the group lock of a file that is open for writing, and return a context manager that releases it.
 
-    Unless who asks ``insists``, it has none where there are no such locks, or others hold on to theirs. Raises
-    ``Problem``.
+    All writers that name the same ``group`` (not 0) share the lock. The generator yields after each attempt and sleeps
+    briefly. Raise ``Problem``.
+
+    Unless ``is_required`` is True, the file remains unlocked if the file system has no group locks, or if other clients
+    do not give back their locks in ``BRIEF_PATIENCE`` seconds.
     """
     try:
         yield from _take(descriptor, group, PATIENCE if insists else BRIEF_PATIENCE)
@@ -166,10 +180,11 @@ def group_lock(descriptor: int, group: int, *, insists: bool) -> Generator[None,
 
 @contextmanager
 def _held(descriptor: int, group: int) -> Iterator[None]:
+    """Release the group lock at the end of the block, whether it raises or not. Raise ``Problem``."""
     try:
         yield
     except BaseException:
-        with suppress(OSError):  # closing the file gives it back, too
+        with suppress(OSError):  # closing the file releases the lock, too
             _lock(GROUP_UNLOCK, descriptor, group)
         raise
     with failing("group unlock"):
@@ -177,9 +192,9 @@ def _held(descriptor: int, group: int) -> Iterator[None]:
 
 
 def _take(descriptor: int, group: int, patience: float) -> Generator[None, None, None]:
-    """Asks again as long as others give back the locks that they have; raises ``OSError``.
+    """Try to acquire the lock for ``patience`` seconds, while other clients give back theirs. Raise ``OSError``.
 
-    A descriptor that was opened with O_NONBLOCK, as all are here, does not wait for that in the system.
+    The system call does not wait, because all descriptors here were opened with O_NONBLOCK.
     """
     until, pause = time.monotonic() + patience, 0.001
     while True:
@@ -195,4 +210,5 @@ def _take(descriptor: int, group: int, patience: float) -> Generator[None, None,
 
 
 def _lock(request: int, descriptor: int, group: int) -> None:
+    """Send a request of ioctl(2) for the group lock. Raise ``OSError``."""
     fcntl.ioctl(descriptor, request, group)

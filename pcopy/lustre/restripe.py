@@ -1,8 +1,9 @@
-"""Gives a file that is there another layout: it keeps its inode, and so its names, its metadata and who has it open.
+"""Change of the layout of an existing file.
 
-A file without a name gets the layout and the contents, which are read back from it. Then Lustre swaps the layouts of
-the two, and what nobody needs goes with the file that has no name. Meanwhile the group lock of the file keeps other
-clients out, and Lustre refuses to swap if its contents have changed all the same (LL_IOC_LOV_SWAP_LAYOUTS).
+It keeps its inode, and so its names, its metadata and its open descriptors. A file without a name gets the layout and a
+copy of the contents, which are read back and compared. Then Lustre swaps the layouts of the two files, and the old data
+are removed with the file without a name. Meanwhile the group lock of the file excludes other clients. If the contents
+have changed nevertheless, Lustre refuses the swap (LL_IOC_LOV_SWAP_LAYOUTS).
 """
 
 from __future__ import annotations
@@ -29,36 +30,41 @@ from pcopy.lustre.volatile import create_volatile
 from pcopy.named import NamedTuple
 
 DATA_VERSION = 0x801066DA
+"""Requests of ioctl(2), from lustre_user.h: LL_IOC_DATA_VERSION, LL_IOC_LOV_SWAP_LAYOUTS, LL_IOC_SET_LEASE."""
 SWAP_LAYOUTS = 0x402066DB
 SET_LEASE = 0xC00C66F3
 """Requests of ioctl(2), from lustre_user.h: LL_IOC_DATA_VERSION, LL_IOC_LOV_SWAP_LAYOUTS, LL_IOC_SET_LEASE."""
 
 FLUSH = 1
-"""Of DATA_VERSION: what clients still have in memory is written first."""
+"""Flag of DATA_VERSION: data in the memory of clients are written first."""
 READ_LEASE, NO_LEASE = 1, 4
-"""Of SET_LEASE: as long as nobody has the file open for writing, and none."""
+"""Modes of SET_LEASE: a lease that is granted only if no process has the file open for writing, and the end of the
+lease.
+"""
 CHECKED = 1
-"""Of SWAP_LAYOUTS: swap only if the data version of the first file is still the one that is named. The one that is
-named for the second file becomes the version that an archive (HSM) knows."""
+"""Flag of SWAP_LAYOUTS: swap only if the first file still has the data version in the request.
+
+The data version in the request for the second file becomes the version that an archive (HSM) knows.
+"""
 
 GET_ATTRIBUTES, SET_ATTRIBUTES = 0x801C581F, 0x401C5820
-"""FS_IOC_FSGETXATTR and _FSSETXATTR: a struct fsxattr, see ioctl_xfs_fsgetxattr(2)."""
+"""Requests FS_IOC_FSGETXATTR and FS_IOC_FSSETXATTR, for a struct fsxattr (ioctl_xfs_fsgetxattr(2))."""
 _ATTRIBUTES = struct.Struct("=12sI12s")
-"""What comes before the number of the project, that, and the rest."""
+"""Format of struct fsxattr: bytes before the project id, the project id, the rest."""
 _VERSION = struct.Struct("=QII")
 _SWAP = struct.Struct("=QIIQQ")
 _LEASE = struct.Struct("=III")
 
 
 class Means(NamedTuple):
-    """Two digests from ``new_digest`` are compared."""
+    """Tools for the copy: ``mover`` copies contents; ``new_digest`` returns the digests by which they are verified."""
 
     mover: Mover
     new_digest: Callable[[], ContentDigest]
 
 
 class ContentDigest(Digest, Protocol):
-    """Of contents, once they have all gone through it."""
+    """Digest of contents that are passed to it piece by piece. ``root`` returns it at the end."""
 
     def root(self) -> bytes: ...
 
@@ -71,13 +77,22 @@ def restripe(
     look: Callable[[int], None],
     means: Means,
 ) -> Generator[int | None, None, None]:
-    """The file ``name`` of an open directory, which is ``inode``, gets another layout.
+    """Give another layout to the file ``name`` of an open directory.
 
-    ``change`` tells which, of the open file and its size, or None if it has the right one by now; ``look`` gets the
-    open file at the end. Both may raise ``Problem``. Yields the bytes that each step has copied, None where it has
-    waited. Raises ``Problem``: then the file is as it was, but for objects of its components that Lustre has made for
-    the group lock. (Only if the lock cannot be given back, its times not be set, or the file not be looked at or
-    closed, it has its new layout all the same.)
+    Yield the number of bytes that each step has copied, None after a wait.
+
+    Raise ``Problem``. The file is unchanged then, except that Lustre may have created objects of its components for the
+    group lock. If the error occurs after the swap (while the lock is released, the times are set, ``look`` is called or
+    the file is closed), the file has its new layout.
+
+    Args:
+        directory: the open directory.
+        name: name of the file.
+        inode: its inode number, which is checked.
+        change: returns the recipe for the open file and its size in bytes, None if the layout is right already; may
+            raise ``Problem``.
+        look: called with the open file at the end; may raise ``Problem``.
+        means: tools for the copy.
     """
     file = _open(directory, name)
     try:
@@ -101,21 +116,24 @@ def restripe(
 def _restripe(
     directory: int, file: int, status: os.stat_result, recipe: Recipe, means: Means
 ) -> Generator[int, None, int]:
-    """Return the data version that the file has from then on; -1 if it has already got what Lustre would give."""
+    """Copy the file, and swap the layouts. Return the new data version of the file. Raise ``Problem``.
+
+    Return -1 if nothing was swapped, because Lustre would assign the layout that the file already has.
+    """
     version = _data_version(file)
     other = _make_other(directory, file, recipe)
     try:
         if recipe.attribute:
             with failing("setstripe"):
-                given = lay_out(other, recipe)
-            if not given.serves:
-                raise Problem("setstripe", 0, text=given.why)
-            if given.why and normal_of(read_layout(file)) == normal_of(given.value):
+                result = lay_out(other, recipe)
+            if not result.serves:
+                raise Problem("setstripe", 0, text=result.why)
+            if result.why and normal_of(read_layout(file)) == normal_of(result.value):
                 return -1
         _give(other, status)
         keep_project(file, other)
         yield from _fill(file, other, status, means)
-        with failing("utime"):  # they come with the contents
+        with failing("utime"):  # the swap transfers the times together with the contents
             os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
         new_version = _data_version(other)
         _swap(file, version, other, new_version)
@@ -125,22 +143,28 @@ def _restripe(
 
 
 def _give(other: int, status: os.stat_result) -> None:
-    """Lustre swaps the layouts of files of one owner and group only."""
+    """Give the file without a name the owner and group of the file: Lustre swaps layouts only then.
+
+    Raise ``Problem``.
+    """
     try:
         os.fchown(other, status.st_uid, status.st_gid)
     except PermissionError as error:
-        text = "you are not in its group, or not its owner: it stays as it is"
+        text = "you are not in its group, or not its owner: its layout is not changed"
         raise Problem("chown", errno.EPERM, text=text) from error
     except OSError as error:
         raise Problem.of("chown", error) from error
 
 
 def keep_project(file: int, other: int) -> None:
-    """The space counts for the project of the file, too; raises ``Problem``."""
+    """Give the file ``other`` the project id of ``file``, so that its space counts for that project.
+
+    Raise ``Problem``.
+    """
     try:
         _, project, _ = _attributes(file)
         before, inherited, after = _attributes(other)
-    except OSError:  # there are no projects
+    except OSError:  # the file system has no project ids
         return
     if project != inherited:
         with failing("set project"):
@@ -148,11 +172,12 @@ def keep_project(file: int, other: int) -> None:
 
 
 def _attributes(file: int) -> tuple[bytes, int, bytes]:
+    """Return the struct fsxattr of an open file as in ``_FSXATTR_FORMAT``. Raise ``OSError``."""
     return _ATTRIBUTES.unpack(fcntl.ioctl(file, GET_ATTRIBUTES, bytes(_ATTRIBUTES.size)))
 
 
 def _open(directory: int, name: bytes) -> int:
-    """For reading and writing, by which the access time stays if its owner opens it; raises ``Problem``."""
+    """Open the file for reading and writing, with O_NOATIME if the caller owns it. Raise ``Problem``."""
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     with failing("open"):
         try:
@@ -162,23 +187,26 @@ def _open(directory: int, name: bytes) -> int:
 
 
 def _make_other(directory: int, file: int, recipe: Recipe) -> int:
-    """A file without a name on the MDT of ``file``: layouts are not swapped with what another one keeps."""
+    """Create a file without a name on the MDT of ``file``, because Lustre swaps layouts only within one MDT.
+
+    Raise ``Problem``.
+    """
     server = server_of(file)
     try:
         return create_volatile(directory, recipe.flags, server=server)
     except Problem as problem:
         if problem.errno != errno.EACCES or server in servers_of(directory):
             raise
-        text = f"it lies on MDT {server}, and its directory on another: it stays as it is (lfs migrate can move it)"
+        text = f"it lies on MDT {server}, its directory on another: its layout is not changed (lfs migrate can move it)"
         raise Problem("create", errno.EACCES, text=text) from problem
 
 
 def _fill(file: int, other: int, status: os.stat_result, means: Means) -> Generator[int, None, None]:
-    """Copies the contents, brings them to storage, and reads them back."""
+    """Copy the contents to ``other``, sync them, read them back and compare the digests. Raise ``Problem``."""
     size, devices = status.st_size, (status.st_dev, status.st_dev)
     if not size:
         return
-    digest, back = means.new_digest(), means.new_digest()
+    digest, digest_read = means.new_digest(), means.new_digest()
     set_size(other, size)
     with closing(means.mover.copy(file, other, 0, size, devices, holes=has_holes(status), digest=digest)) as steps:
         yield from steps
@@ -186,20 +214,22 @@ def _fill(file: int, other: int, status: os.stat_result, means: Means) -> Genera
         sync_written(other)
     with suppress(OSError):
         os.posix_fadvise(other, 0, 0, os.POSIX_FADV_DONTNEED)
-    with closing(digest_contents(other, 0, size, back, holes=has_holes(status_of(other)))) as steps:
+    with closing(digest_contents(other, 0, size, digest_read, holes=has_holes(status_of(other)))) as steps:
         for _ in steps:
             yield 0
-    if digest.root() != back.root():
-        raise Problem("verify", errno.EIO, text="what was read back is not what was written: it stays as it is")
+    if digest.root() != digest_read.root():
+        raise Problem(
+            "verify", errno.EIO, text="the data read back differ from those written: its layout is not changed"
+        )
 
 
 def _refuse_writers(file: int) -> None:
-    """Raises ``Problem`` if anybody has the file open for writing, on whatever client."""
+    """Raise ``Problem`` if a process on any client has the file open for writing."""
     try:
         fcntl.ioctl(file, SET_LEASE, _LEASE.pack(READ_LEASE, 0, 0))
     except OSError as error:
         if error.errno in (errno.EBUSY, errno.EAGAIN):
-            text = "somebody has it open for writing: it stays as it is"
+            text = "another process has it open for writing: its layout is not changed"
             raise Problem("lease", error.errno, text=text) from error
         raise Problem.of("lease", error) from error
     with failing("lease"):
@@ -207,8 +237,11 @@ def _refuse_writers(file: int) -> None:
 
 
 def _keep_times(file: int, status: os.stat_result, version: int) -> None:
-    """Those of contents that lay on an MDT do not come with them, and cannot be set under the lock: that would wait for
-    ever. If somebody who has waited has written meanwhile, the times are theirs. Raises ``Problem``."""
+    """Restore the times of the file after the swap, unless its contents have changed since. Raise ``Problem``.
+
+    The times of contents on an MDT are not swapped. They cannot be set while the group lock is held, because that would
+    wait for ever. If another process has written to the file since, its times are kept.
+    """
     before, now = (status.st_atime_ns, status.st_mtime_ns), status_of(file)
     if (now.st_atime_ns, now.st_mtime_ns) != before and _data_version(file, FLUSH) == version:
         with failing("utime"):
@@ -216,15 +249,18 @@ def _keep_times(file: int, status: os.stat_result, version: int) -> None:
 
 
 def _data_version(file: int, flags: int = 0) -> int:
-    """Changes with the contents."""
+    """Return a number that changes whenever the contents change. Raise ``Problem``."""
     with failing("data version"):
         return int(_VERSION.unpack(fcntl.ioctl(file, DATA_VERSION, _VERSION.pack(0, 0, flags)))[0])
 
 
 def _swap(file: int, version: int, other: int, other_version: int) -> None:
+    """Swap the layouts of both files, if they still have these data versions. Raise ``Problem``."""
     try:
         fcntl.ioctl(file, SWAP_LAYOUTS, _SWAP.pack(CHECKED, other, 0, version, other_version))
     except OSError as error:
         if error.errno == errno.EAGAIN:
-            raise Problem("swap layouts", error.errno, text="it has changed meanwhile: it stays as it is") from error
+            raise Problem(
+                "swap layouts", error.errno, text="it has changed meanwhile: its layout is not changed"
+            ) from error
         raise Problem.of("swap layouts", error) from error

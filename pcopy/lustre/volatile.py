@@ -1,6 +1,7 @@
-"""Files without a name: Lustre makes one where a file is created under a name of a certain form.
+"""Files without a name on Lustre (volatile files), which a client creates by opening a name of a special form.
 
-It takes no entry in the directory, whose times stay, and it is gone when it is closed, whatever ends the process.
+Such a file has no entry in the directory, so that the directory's times do not change. It is removed when it is closed,
+however the process ends.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ from pcopy.fsio.close import let_go
 from pcopy.fsio.problem import Problem
 
 _NAME = b".\x0c\x13\x14\x12:VOLATILE:%b:%08X:%08X"
-"""LUSTRE_VOLATILE_HDR in lustre_user.h, an MDT's index or nothing, any two numbers."""
+"""Format of the special name: LUSTRE_VOLATILE_HDR of lustre_user.h, the index of an MDT or nothing, and two arbitrary
+numbers.
+"""
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _numbers = count(1)
 
 
 def create_volatile(directory: int, flags: int = 0, *, server: int = -1) -> int:
-    """An empty file, for reading and writing, that inherits its layout from an open directory. Raises ``Problem``.
+    """Create an empty file without a name, open for reading and writing. Raise ``Problem``.
 
-    ``flags`` are added to those of open(2). The MDT ``server`` keeps it, or (-1) any that keeps the directory.
+    It inherits its layout from the open ``directory``. ``flags`` are added to those of open(2). The MDT ``server``
+    stores it, or (-1) any MDT that stores the directory.
     """
     name = _NAME % (b"%04X" % server if server >= 0 else b"", os.getpid(), next(_numbers))
     try:
@@ -29,7 +33,8 @@ def create_volatile(directory: int, flags: int = 0, *, server: int = -1) -> int:
     except OSError as error:
         raise Problem.of("create", error) from error
     try:
-        with suppress(FileNotFoundError):  # a server that does not know such names
+        # A server that does not know such names creates an ordinary file, which is removed here.
+        with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=directory)
     except OSError as error:
         let_go(made)

@@ -1,4 +1,4 @@
-"""What the user wants of the layouts of new files (``--stripe``), and how many stripes suit a size."""
+"""The user's choice of layouts for new files (``--stripe``), and the number of stripes that suits a file's size."""
 
 from __future__ import annotations
 
@@ -6,30 +6,40 @@ from pcopy.lustre.blob import ALL, Component
 from pcopy.named import NamedTuple
 
 PRESERVE, AUTO, INHERIT, COUNTED = "preserve", "auto", "inherit", "counted"
-"""As the source's; by size; as the directory says; so many stripes."""
+"""Kinds of choice: as the source's layout, by size, as the directory's default, and an explicit number of stripes."""
 
 MOST_STRIPES = 2000
-"""Of one file, in Lustre."""
+"""Maximum number of stripes of a file in Lustre."""
 SMALLEST_STRIPE = 64 << 10
 LARGEST_STRIPE = 1 << 32
-"""Bytes; a stripe size is a multiple of the smallest, and below the largest."""
+"""Limits of the stripe size in bytes: it is a multiple of the smallest, and less than the largest."""
 
 BYTES_PER_STRIPE = 8 * 10**9
-"""A file that one host writes gets a stripe for each so many bytes, and one that more hosts write so many times more.
+"""Bytes of a file for each of its stripes if one host writes it. With N hosts it gets N times as many stripes.
 
-Paul Kolano's rule: a host writes to so many servers at once, and reads half as fast from them.
+This is Paul Kolano's rule: one host writes to that many servers in parallel, and reads from them half as fast.
 """
 
 COMPOSITE_SERVES = 512 << 30
-"""Bytes: below this size a composite layout that a directory gives by default suits a file, since it grows with it."""
+"""File size in bytes below which a composite default layout of the directory is kept: its stripes grow with the
+file.
+"""
 
 Table = tuple[tuple[int, int], ...]
-"""From so many bytes on so many stripes, in ascending order."""
+"""Pairs of file size and number of stripes, in ascending order: from that size in bytes on, a file gets that many
+stripes.
+"""
 
 
 class Wish(NamedTuple):
-    """``stripes`` (``ALL``: on all OSTs) of ``size`` bytes (0: as the file system chooses) are of ``COUNTED``; a
-    ``table`` is of ``AUTO``, and replaces the rule."""
+    """The user's choice of layouts for new files (``--stripe`` and ``--stripe-table``).
+
+    Fields:
+        kind: one of ``PRESERVE``, ``AUTO``, ``INHERIT``, ``EXPLICIT_COUNT``.
+        stripes: number of stripes for ``EXPLICIT_COUNT``; ``ALL_OSTS`` for one on each OST.
+        size: bytes of each stripe for ``EXPLICIT_COUNT``; 0 if the file system chooses.
+        table: for ``AUTO``, replaces the built-in rule.
+    """
 
     kind: str = PRESERVE
     stripes: int = 0
@@ -38,23 +48,31 @@ class Wish(NamedTuple):
 
     @property
     def component(self) -> Component:
+        """The layout component that ``EXPLICIT_COUNT`` requests."""
         return Component(self.stripes, self.size)
 
 
 def stripes_for(size: int, hosts: int, ranks: int, osts: int, table: Table = ()) -> int:
-    """How many stripes a file of ``size`` bytes gets that so many ``hosts``, with so many ``ranks`` in all, write to a
-    file system with so many ``osts`` (0: unknown)."""
+    """Return the number of stripes for a file.
+
+    Args:
+        size: size of the file in bytes.
+        hosts: number of hosts that write it.
+        ranks: number of ranks that write it, on all hosts.
+        osts: number of OSTs of the file system; 0 if it is unknown.
+        table: the user's table, which replaces the rule of ``BYTES_PER_STRIPE``.
+    """
     wanted = -(-size * hosts // BYTES_PER_STRIPE)
-    most = ranks
+    limit = ranks
     if table:
         wanted = next((count for least, count in reversed(table) if size >= least), 1)
-        most = wanted if wanted != ALL else osts or 1
-        wanted = most
-    return max(1, min(wanted, most, osts or most, MOST_STRIPES))
+        limit = wanted if wanted != ALL else osts or 1
+        wanted = limit
+    return max(1, min(wanted, limit, osts or limit, MOST_STRIPES))
 
 
 def capped(stripe: str, osts: int) -> str:
-    """What to say of ``--stripe`` where that asks for more stripes than there are OSTs; nothing as a rule."""
+    """Return a notice if the option ``--stripe`` requests more stripes than there are OSTs; otherwise an empty text."""
     wanted = parse_wish(stripe or PRESERVE).stripes
     if not 0 < osts < wanted < ALL:
         return ""
@@ -62,22 +80,24 @@ def capped(stripe: str, osts: int) -> str:
 
 
 def wish_of(stripe: str, table: str) -> Wish:
-    """What two options say (``pcopy.tasks.base.job.Options``)."""
+    """Return the choice in the texts of the two options (``pcopy.tasks.base.job.Options``). Raise ``ValueError``."""
     return parse_wish(stripe or PRESERVE)._replace(table=parse_table(table) if table else ())
 
 
 def parse_wish(text: str) -> Wish:
-    """``preserve``, ``auto``, ``inherit``, or ``COUNT[:SIZE]`` with -1 for all OSTs. Raises ``ValueError``."""
+    """Parse ``preserve``, ``auto``, ``inherit``, or ``COUNT[:SIZE]`` with -1 for all OSTs. Raise ``ValueError``."""
     if text in (PRESERVE, AUTO, INHERIT):
         return Wish(text)
     count, colon, size = text.partition(":")
-    like = "not preserve, auto, inherit, or COUNT[:SIZE] like 8 or 8:4M (COUNT -1: all OSTs)"
-    return Wish(COUNTED, _count(count, like), _size(size) if colon else 0)
+    example = "not preserve, auto, inherit, or COUNT[:SIZE] like 8 or 8:4M (COUNT -1: all OSTs)"
+    return Wish(COUNTED, _count(count, example), _size(size) if colon else 0)
 
 
 def parse_table(text: str) -> Table:
-    """``COUNT[,SIZE=COUNT…]``, for instance ``1,1G=8,10G=24,100G=72``: from each size on so many stripes. Raises
-    ``ValueError``."""
+    """Parse ``COUNT[,SIZE=COUNT…]``: from each file size on, that many stripes. Raise ``ValueError``.
+
+    An example is ``1,1G=8,10G=24,100G=72``.
+    """
     from pcopy.units import parse_size
 
     rows = []
@@ -93,17 +113,19 @@ def parse_table(text: str) -> Table:
     return tuple(rows)
 
 
-def _count(text: str, like: str) -> int:
+def _count(text: str, example: str) -> int:
+    """Return a number of stripes. Raise ``ValueError``, with the text ``example`` if it is not a number."""
     if text in ("-1", "all"):
         return ALL
     if not (text.isascii() and text.isdigit()):
-        raise ValueError(like)
+        raise ValueError(example)
     if len(text) > len(str(MOST_STRIPES)) or not 1 <= int(text) <= MOST_STRIPES:
         raise ValueError(f"a file has 1 to {MOST_STRIPES} stripes, or -1 for all OSTs")
     return int(text)
 
 
 def _size(text: str) -> int:
+    """Return a stripe size in bytes. Raise ``ValueError``."""
     from pcopy.units import parse_size
 
     size = parse_size(text)

@@ -1,1 +1,1 @@
-"""The dataset's signature: digests of contents and directories, and the files that hold them. Knows no tasks."""
+"""Signatures of datasets: digests of contents and directories, and the files that store them. Independent of tasks."""

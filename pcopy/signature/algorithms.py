@@ -1,7 +1,8 @@
-"""The digests that a signature can be made of.
+"""The digest algorithms that a signature can use.
 
-``xxh3-128`` (XXH3, 128 bits, seed 0, big-endian) finds accidents at the speed of memory; ``blake3`` also withstands
-somebody who wants two datasets to look the same. The libraries are loaded when an algorithm is asked for, not before.
+``xxh3-128`` (XXH3, 128 bits, seed 0, big-endian) detects accidental changes at the speed of memory. ``blake3`` also
+withstands an attacker who wants two datasets to have the same signature. A library is imported when its algorithm is
+first used.
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
 
 ALGORITHMS = ("xxh3-128", "blake3")
+"""Names of the algorithms."""
 DEFAULT_ALGORITHM = "xxh3-128"
 
 
 class Hasher(Protocol):
-    """A digest of bytes that come piece by piece; ``digest`` may be asked for at any time."""
+    """Digest of bytes that are passed piece by piece.
+
+    ``digest`` returns the digest so far and may be called at any time.
+    """
 
     def update(self, data: Buffer, /) -> object: ...
 
@@ -32,7 +37,14 @@ class Hasher(Protocol):
 
 
 class Algorithm(NamedTuple):
-    """``digest`` of all bytes at once, or a ``new`` hasher for pieces; both give ``size`` bytes."""
+    """A digest algorithm.
+
+    Fields:
+        name: its name in options and files.
+        digest_size: bytes of a digest.
+        digest: returns the digest of bytes that are in memory.
+        new_hasher: returns a hasher for bytes that come in pieces.
+    """
 
     name: str
     size: int
@@ -42,7 +54,10 @@ class Algorithm(NamedTuple):
 
 @lru_cache(maxsize=len(ALGORITHMS))
 def algorithm(name: str) -> Algorithm:
-    """The algorithm called ``name``, always the same object; raises ``Refused`` for a name that is not known."""
+    """Return the algorithm called ``name``, always the same object.
+
+    Raise ``Refused`` for an unknown name or a missing library.
+    """
     if name == "xxh3-128":
         import xxhash
 
@@ -51,7 +66,7 @@ def algorithm(name: str) -> Algorithm:
         raise Refused(f"unknown digest algorithm '{harmless(name[:64])}'; known are {', '.join(ALGORITHMS)}")
     try:
         from blake3 import blake3
-    except ImportError as error:  # there are machines for which it has no wheel
+    except ImportError as error:  # the package has no wheels for some machines
         raise Refused("the digest algorithm blake3 needs the Python package blake3, which is not installed") from error
 
     def digest(data: Buffer) -> bytes:

@@ -1,7 +1,7 @@
-"""The digests of items: files, symbolic links, special files, and directories from their children.
+"""Digests of items: files, symbolic links, special files, and directories (from their children).
 
-Rule: the first byte of what is hashed tells the kind of item, so that no two kinds can be mistaken for each other; all
-that varies in length has its length before it or comes last. Integers are unsigned and big-endian.
+Rule: the first byte of the hashed data tells the type of item, so that items of different types never hash the same
+data. Fields of variable length come last or are preceded by their length. Integers are unsigned and big-endian.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from operator import lt
 from pcopy.signature.algorithms import Algorithm
 
 FILE, DIRECTORY, SYMLINK, FIFO, CHARACTER, BLOCK = b"f", b"d", b"l", b"p", b"c", b"b"
+"""Type bytes of items in signatures and manifests."""
 ROOT = b"."
-"""How the root of a dataset is called in its manifest."""
+"""Path of the root of a dataset in its manifest."""
 KINDS = frozenset((FILE, DIRECTORY, SYMLINK, FIFO, CHARACTER, BLOCK))
+"""All type bytes."""
 _KINDS = b"".join(KINDS)
 _BEGIN = struct.Struct(">BI")
+"""Format of a child in the hashed data of its directory: type byte and length of the name."""
 _OF_MODE = {
     stat.S_IFREG: FILE,
     stat.S_IFDIR: DIRECTORY,
@@ -28,24 +31,31 @@ _OF_MODE = {
     stat.S_IFCHR: CHARACTER,
     stat.S_IFBLK: BLOCK,
 }
+"""Type byte by the file type of ``st_mode``."""
 
 
 def type_of(mode: int) -> bytes:
-    """The type byte for a ``st_mode``; empty for sockets, which are no part of a dataset."""
+    """Return the type byte for a ``st_mode``. It is empty for sockets, which are not part of a dataset."""
     return _OF_MODE.get(stat.S_IFMT(mode), b"")
 
 
 def file_digest(algorithm: Algorithm, size: int, root: bytes) -> bytes:
-    """A regular file of ``size`` bytes with the content root ``root``."""
+    """Return the digest of a regular file of ``size`` bytes whose contents have the digest ``root``
+    (``pcopy.signature.tree``).
+    """
     return algorithm.digest(b"\x02" + size.to_bytes(8, "big") + root)
 
 
 def symlink_digest(algorithm: Algorithm, target: bytes) -> bytes:
+    """Return the digest of a symbolic link to ``target``."""
     return algorithm.digest(b"\x04" + target)
 
 
 def special_digest(algorithm: Algorithm, mode: int, rdev: int) -> bytes:
-    """A FIFO or a device, by its ``st_mode`` and ``st_rdev``; raises ``ValueError`` for anything else."""
+    """Return the digest of a FIFO or device with this ``st_mode`` and ``st_rdev``.
+
+    Raise ``ValueError`` for any other type.
+    """
     kind = type_of(mode)
     if kind == FIFO:
         return algorithm.digest(b"\x05")
@@ -56,7 +66,7 @@ def special_digest(algorithm: Algorithm, mode: int, rdev: int) -> bytes:
 
 
 class DirectoryHasher:
-    """The digest of a directory whose children come in ascending order of the bytes of their names."""
+    """Digest of a directory. Its children are passed in ascending order of the bytes of their names."""
 
     __slots__ = ("_hasher", "_last", "_size")
 
@@ -67,7 +77,10 @@ class DirectoryHasher:
         self._size = algorithm.size
 
     def add(self, kind: bytes, name: bytes, digest: bytes) -> None:
-        """The next child. Raises ``ValueError``, and is as before, if it is out of order or no item's digest."""
+        """Add the next child.
+
+        Raise ``ValueError`` if it is out of order, or if its type or digest is invalid; it is not added then.
+        """
         if name <= self._last:
             raise ValueError(f"{name!r} comes after {self._last!r}")
         if kind not in KINDS or len(digest) != self._size:
@@ -76,7 +89,10 @@ class DirectoryHasher:
         self._last = name
 
     def add_all(self, kinds: bytes, names: list[bytes], digests: list[bytes]) -> bytes:
-        """The next children, as ``add`` takes them one by one; returns all that was hashed of them."""
+        """Add the next children, as ``add`` does for each, and return the data that were hashed for them.
+
+        Raise ``ValueError``.
+        """
         if not names:
             return b""
         if names[0] <= self._last or not all(map(lt, names, islice(names, 1, None))):
@@ -90,5 +106,5 @@ class DirectoryHasher:
         return hashed
 
     def digest(self) -> bytes:
-        """The directory's digest; more children may follow."""
+        """Return the digest of the children so far; more may follow."""
         return self._hasher.digest()

@@ -1,9 +1,9 @@
-"""The manifest: a line for each entry of a dataset, with its digest (``docs/formats/manifest.md``).
+"""The manifest: a text file with one line for each entry of a dataset, with its digest (``docs/formats/manifest.md``).
 
-Rule: entries stand in tree order, a directory before its children and those by their names' bytes. So a reader needs
-one hasher for each level of depth. It knows when it has seen all entries of a directory, and recomputes its digest. So
-it finds an entry that was lost, added, moved or changed, and a file that was cut off at the end of a line. Only the
-sizes are in no directory's digest.
+Rule: entries are in tree order, that is, a directory comes before its children, and children are sorted by the bytes of
+their names. So a reader needs only one hasher for each level of depth. It knows when it has read all entries of a
+directory, and then recomputes the digest of the directory. Thereby it detects entries that were lost, added, moved or
+changed, and a file that was truncated at the end of a line. Only the sizes are not part of a directory's digest.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from pcopy.signature.signature_file import is_block_size, opened_to_read, refusi
 from pcopy.text import shown
 
 MAGIC = b"#pcopy-manifest"
+"""First word of a manifest."""
 VERSION = b"1"
+"""Version of the format."""
 LONGEST_LINE = 1 << 20
-"""Bytes, with the newline at its end."""
+"""Maximum bytes of a line, including its newline."""
 
 _BUFFER = 1 << 18
-"""Bytes that are read at once."""
+"""Bytes that are read by one call."""
 _NUMBER = re.compile(rb"0|[1-9][0-9]{0,19}")
 _HEXADECIMAL = re.compile(rb"[0-9a-f]+")
 _TO_ESCAPE = re.compile(rb"[\\\n\r]")
@@ -41,9 +43,13 @@ _NOT_IN_LINES = re.compile(rb"[\0\r]")
 
 
 class Entry(NamedTuple):
-    """An item: its type byte, its digest, its size in bytes (0 unless it is a regular file) and its path.
+    """An item in a manifest.
 
-    Paths are relative to the root, which is ``b"."`` itself.
+    Fields:
+        kind: its type byte (``pcopy.signature.items``).
+        digest: its digest.
+        size: its size in bytes; 0 unless it is a regular file.
+        path: its path relative to the root; ``b"."`` for the root itself.
     """
 
     kind: bytes
@@ -53,36 +59,47 @@ class Entry(NamedTuple):
 
 
 def begins_as_manifest(beginning: bytes) -> bool:
-    """Whether a file that begins so is a manifest, of whatever version."""
+    """Return True if a file with this ``beginning`` is a manifest of any version."""
     return beginning.startswith(MAGIC)
 
 
 def order_key(path: bytes) -> bytes:
-    """What sorts paths into tree order: a NUL, which is in no name, is less than all that a name may go on with."""
+    """Return a key that sorts paths into tree order.
+
+    Slashes become NUL, which is in no name and sorts before every byte that a name can contain.
+    """
     return b"" if path == ROOT else path.replace(b"/", b"\0")
 
 
 def pack(entry: Entry) -> tuple[bytes, bytes]:
-    """The key that sorts ``entry`` into tree order, and the rest of it: type byte, size (8 bytes), digest."""
+    """Return the sort key of ``entry``, and the rest of it: type byte, size (8 bytes), digest."""
     return order_key(entry.path), entry.kind + entry.size.to_bytes(8, "big") + entry.digest
 
 
 def unpack(key: bytes, value: bytes) -> Entry:
-    """The entry that ``pack`` made ``key`` and ``value`` of."""
+    """Return the entry of which ``pack_entry`` has made ``key`` and ``value``."""
     return Entry(value[:1], value[9:], int.from_bytes(value[1:9], "big"), key.replace(b"\0", b"/") or ROOT)
 
 
 class ManifestWriter(ExitStack):
-    """Writes the manifest ``path`` anew, durably, or leaves it as it was: ``with ManifestWriter(...) as manifest``.
+    """Context manager that writes the manifest ``path`` completely and durably, or leaves an existing one unchanged.
 
-    Raises ``Refused`` if ``path`` is there and is no file, or an entry does not fit into a line; ``OSError`` for what
-    the system refuses.
+    Raise ``Refused`` if ``path`` exists and is not a regular file, or if an entry is too long for a line; ``OSError``
+    for errors of the system.
     """
 
     def __init__(
         self, path: Path, algorithm: Algorithm, block_size: int, umask: int | None = None, writer: str = ""
     ) -> None:
-        """``block_size`` in bytes, as that of the signature; ``umask`` and ``writer`` as for ``replacing``."""
+        """Prepare the manifest; the file is created when the context is entered.
+
+        Args:
+            path: path of the manifest.
+            algorithm: algorithm of the digests.
+            block_size: bytes of a block, as in the signature.
+            umask: as for ``output_file``.
+            writer: as for ``output_file``.
+        """
         super().__init__()
         self._path = os.fsencode(path)
         self._header = b"%b %b %b %d\n" % (MAGIC, VERSION, algorithm.name.encode(), block_size)
@@ -96,7 +113,7 @@ class ManifestWriter(ExitStack):
         return self
 
     def write(self, entry: Entry) -> None:
-        """The next entry in tree order, the root first; raises ``ValueError`` for one that is out of order."""
+        """Write the next entry in tree order, beginning with the root. Raise ``ValueError`` if it is out of order."""
         key = order_key(entry.path)
         if key if self._last is None else key <= self._last:
             raise ValueError(f"{entry.path!r} is out of order")
@@ -109,14 +126,14 @@ class ManifestWriter(ExitStack):
 
 
 class ManifestReader:
-    """The entries of the manifest ``path``, in tree order, checked while they are read.
+    """Iterable of the entries of the manifest ``path``, in tree order, which are verified while they are read.
 
-    Whoever needs to know that the manifest is whole must read to the end. Everything that is wrong raises ``Refused``,
-    with one line that tells the path and the number of the line.
+    A manifest is verified completely only when it was read to its end. Every error raises ``Refused``, with one line
+    that names the path and the number of the line.
     """
 
     def __init__(self, path: Path) -> None:
-        """Reads the header."""
+        """Read the header."""
         self._path = path
         self.algorithm: Algorithm
         self.block_size: int
@@ -134,12 +151,12 @@ class ManifestReader:
             checker.end()
 
     def first(self) -> Entry:
-        """The entry of the root."""
+        """Return the entry of the root."""
         return next(iter(self))
 
 
 def _header(stream: BinaryIO) -> tuple[Algorithm, int]:
-    """The algorithm and block size of the first line; raises ``ValueError``."""
+    """Return the algorithm and the block size from the first line. Raise ``ValueError``."""
     fields = next(_lines(stream, 1), b"").split(b" ")
     if fields[0] != MAGIC or len(fields) < 2:
         raise ValueError(f"line 1: it does not begin with {MAGIC.decode()} and a version")
@@ -159,7 +176,7 @@ def _header(stream: BinaryIO) -> tuple[Algorithm, int]:
 
 
 def _lines(stream: BinaryIO, number: int) -> Iterator[bytes]:
-    """The lines from the ``number``-th on, without the newlines at their ends; raises ``ValueError``."""
+    """Yield the remaining lines without their newlines; the first one has this ``number``. Raise ``ValueError``."""
     while line := stream.readline(LONGEST_LINE + 1):
         if len(line) > LONGEST_LINE:
             raise ValueError(f"line {number} has more than {LONGEST_LINE} bytes")
@@ -170,7 +187,14 @@ def _lines(stream: BinaryIO, number: int) -> Iterator[bytes]:
 
 
 class _Open(NamedTuple):
-    """A directory whose children are being read: its digest and line, and how long its parent's path is."""
+    """A directory whose children are being read.
+
+    Fields:
+        hasher: computes its digest from the children.
+        digest: its digest in the manifest.
+        line: number of its line.
+        parent_length: bytes of its parent's path.
+    """
 
     hasher: DirectoryHasher
     digest: bytes
@@ -179,7 +203,7 @@ class _Open(NamedTuple):
 
 
 class _Checker:
-    """Reads entries and holds them against each other; what it remembers grows with the depth only."""
+    """Parser that verifies each entry against those before it. Its memory grows only with the depth of the tree."""
 
     def __init__(self, algorithm: Algorithm) -> None:
         self._algorithm = algorithm
@@ -191,7 +215,7 @@ class _Checker:
         self._directory = b""
 
     def entry(self, line: bytes) -> Entry:
-        """The entry of the next line; raises ``ValueError``."""
+        """Return the entry of the next line. Raise ``ValueError``."""
         self._line += 1
         try:
             entry = self._parsed(line)
@@ -201,7 +225,7 @@ class _Checker:
         return entry
 
     def end(self) -> None:
-        """No line follows; raises ``ValueError`` if some are missing."""
+        """Finish after the last line. Raise ``ValueError`` if entries are missing."""
         if self._line == 1:
             raise ValueError("line 1: no entry follows: the manifest is truncated")
         try:
@@ -211,6 +235,7 @@ class _Checker:
             raise ValueError(f"line {self._line}: {error}") from None
 
     def _parsed(self, line: bytes) -> Entry:
+        """Return the entry of a line, without regard to other lines. Raise ``ValueError``."""
         fields = line.split(b" ", 3)
         if len(fields) != 4:
             raise ValueError("it does not consist of type, digest, size and path")
@@ -235,6 +260,7 @@ class _Checker:
         return entry
 
     def _place(self, entry: Entry) -> None:
+        """Check that ``entry`` may follow the entries before it, and add it to its directory. Raise ``ValueError``."""
         path = entry.path
         if self._line == 2:
             if path != ROOT:
@@ -258,7 +284,10 @@ class _Checker:
             self._directory = path
 
     def _leave(self) -> None:
-        """All children of the innermost open directory have been seen."""
+        """Verify the digest of the innermost open directory, all of whose children have been read.
+
+        Raise ``ValueError``.
+        """
         done = self._open.pop()
         if done.hasher.digest() != done.digest:
             raise ValueError(
@@ -269,6 +298,7 @@ class _Checker:
 
 
 def _unescape(found: re.Match[bytes]) -> bytes:
+    """Return the character of an escape sequence. Raise ``ValueError``."""
     try:
         return _UNESCAPES[found[1]]
     except KeyError:

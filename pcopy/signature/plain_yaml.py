@@ -1,7 +1,8 @@
-"""YAML without its surprises: mappings, lists and strings, and nothing else.
+"""A subset of YAML: mappings, lists and strings only.
 
-The library's parser is used, and its rules for turning scalars into numbers, dates and objects are not. Aliases,
-nesting without end and keys that come twice are refused: with them a short text can mean very much, or two things.
+The parser of the yaml library is used, but not its rules that turn scalars into numbers, dates and objects. Aliases,
+unlimited nesting and duplicate keys are refused: with them a short text can expand to a huge value, or have two
+meanings.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ if TYPE_CHECKING:
     from yaml.events import Event
 
 Value: TypeAlias = "str | list[Value] | dict[str, Value]"
+"""A value of this subset. All strings are ``Scalar``."""
 
 
 class Scalar(str):
-    """A string of the text, and where it stands: in ``line``, from 1; ``plain`` if there are no quotes around it."""
+    """A string with its position in the text: ``line``, from 1. ``plain`` is True if it is not quoted."""
 
     __slots__ = ("line", "plain")
     line: int
@@ -30,7 +32,7 @@ class Scalar(str):
 
 
 class Flaw(ValueError):
-    """What is wrong with a text, and in which ``line``; 0: in none of them."""
+    """An error in the text. ``line`` is its line number, or 0 if it concerns none."""
 
     def __init__(self, text: str, line: int = 0) -> None:
         super().__init__(text)
@@ -38,24 +40,26 @@ class Flaw(ValueError):
 
 
 DEEPEST = 16
-"""Levels of lists and mappings within each other."""
+"""Maximum nesting depth of lists and mappings."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9/][A-Za-z0-9/_.+-]*(?: [A-Za-z0-9/_.+-]+)*")
+"""Strings that may be written without quotes, if they do not match ``_NUMBER_OR_WORD``."""
 _NUMBER_OR_WORD = re.compile(
     r"[0-9][0-9_.e+-]*|0[xob][0-9a-f_]*|y|n|yes|no|true|false|on|off|null",  # and dates, 2026-11-21
     re.IGNORECASE,
 )
 _SIGN = re.compile(r"(?:^|[\s,\[{])([*&!%@`])")
+"""A character that has a special meaning in YAML at the beginning of a value."""
 _ASSIGNMENT = re.compile(r"\s*[\w-]+\s*=")
 LONGEST_KEY = 100
-"""Characters; a key may be shown in a line that tells what is wrong."""
+"""Maximum characters of a key, because error messages can contain keys."""
 
 
 def load(contents: bytes, *, by_hand: bool = False) -> dict[str, Value]:
-    """The mapping that the UTF-8 text ``contents`` is; raises ``Flaw`` with one line if it is none.
+    """Return the mapping in the UTF-8 text ``contents``. Raise ``Flaw`` with a message of one line.
 
-    All strings are ``Scalar``. What was written ``by_hand`` may be empty; anchors and tags are refused there, since
-    who writes them expects that they have an effect.
+    With ``is_handwritten`` the text was written by a person: it may be empty, and anchors and tags are refused, because
+    their author would expect that they have an effect.
     """
     import yaml
 
@@ -83,43 +87,51 @@ def load(contents: bytes, *, by_hand: bool = False) -> dict[str, Value]:
 
 
 def _hint(lines: Sequence[str]) -> str:
-    """What somebody may not know who wrote ``lines``, which were not understood."""
+    """Return advice for ``lines`` that could not be parsed, for authors who do not know YAML; empty if there is
+    none.
+    """
     if any(_ASSIGNMENT.match(line) for line in lines):
         return "; write key: value"
     sign = next(filter(None, map(_SIGN.search, lines)), None)
-    return f"; what begins with {sign[1]} has to stand in quotes" if sign else ""
+    return f"; write a value that begins with {sign[1]} in quotes" if sign else ""
 
 
 def _checked(events: Iterable[Event]) -> Iterator[Event]:
-    """``events``; raises ``Flaw`` for an anchor, an alias and a tag."""
+    """Yield ``events`` unchanged. Raise ``Flaw`` for an anchor, an alias or a tag."""
     from yaml.events import AliasEvent
 
     for event in events:
         line = _line(event)
         if getattr(event, "anchor", None) is not None and not isinstance(event, AliasEvent):
-            raise Flaw("it uses YAML's anchors (&); for a value that begins so write quotes", line)
+            raise Flaw("it uses YAML's anchors (&); write a value that begins with & in quotes", line)
         if getattr(event, "tag", None) is not None:
-            raise Flaw("it uses YAML's tags (!); for a value that begins so write quotes", line)
+            raise Flaw("it uses YAML's tags (!); write a value that begins with ! in quotes", line)
         if isinstance(event, AliasEvent):
-            raise Flaw("it uses YAML's aliases (*); for a value that begins so write quotes", line)
+            raise Flaw("it uses YAML's aliases (*); write a value that begins with * in quotes", line)
         yield event
 
 
 def dump(fields: Iterable[tuple[str, str | int]], *, time: str = "") -> bytes:
-    """The lines of a mapping, in UTF-8: numbers as they are, strings in double quotes where a reader might take them
-    for something else. What ``time`` is the key of is a time (UTC), and may be read as one."""
+    """Return the lines of a mapping in UTF-8.
+
+    Numbers are written as they are, strings in double quotes if a reader could take them for another type. The value of
+    the key ``time_key`` is a time (UTC), which a reader may convert.
+    """
     lines = [f"{key}: {value if key == time else scalar(value)}\n" for key, value in fields]
     return "".join(lines).encode()
 
 
 def scalar(value: str | int) -> str:
-    """Plain if every reader of YAML takes that for this string."""
+    """Return ``value`` without quotes if every YAML reader takes it for the same string or number, otherwise in
+    quotes.
+    """
     text = str(value)
     is_plain = isinstance(value, int) or (_PLAIN.fullmatch(text) and not _NUMBER_OR_WORD.fullmatch(text))
     return text if is_plain else f'"{"".join(_escaped(character) for character in text)}"'
 
 
 def _document(events: Iterator[Event]) -> Value | None:
+    """Return the value of the only document; None if there is none. Raise ``Flaw``."""
     from yaml.events import DocumentStartEvent
 
     value = None
@@ -132,6 +144,7 @@ def _document(events: Iterator[Event]) -> Value | None:
 
 
 def _value(event: Event, events: Iterator[Event], depth: int) -> Value:
+    """Return the value that begins with ``event``; the rest of it is taken from ``events``. Raise ``Flaw``."""
     from yaml.events import AliasEvent, MappingEndEvent, MappingStartEvent, ScalarEvent, SequenceEndEvent
 
     line = _line(event)
@@ -160,14 +173,16 @@ def _value(event: Event, events: Iterator[Event], depth: int) -> Value:
 
 
 def _line(event: Event) -> int:
+    """Return the line number of an event, from 1; 0 if it is unknown."""
     return 0 if event.start_mark is None else event.start_mark.line + 1
 
 
 def _escaped(character: str) -> str:
+    """Return a character as it is written in double quotes."""
     code = ord(character)
     if character in '\\"':
         return f"\\{character}"
-    if 0xD800 <= code < 0xE000:  # half a character is none in YAML: its number is shown instead
+    if 0xD800 <= code < 0xE000:  # YAML does not allow lone surrogates: the text of the escape is written instead
         return f"\\\\u{code:04x}"
     if character.isprintable():
         return character

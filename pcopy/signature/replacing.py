@@ -1,7 +1,7 @@
-"""A file for the user that appears under its name only when it is whole, and on stable storage.
+"""Output files that appear under their name only when they are complete and on stable storage.
 
-A file of that name is replaced (``pcopy.fsio.durable``), never written through; whatever else has it, such as a link,
-stays as it is.
+An existing regular file is replaced (``pcopy.fsio.durable``), and never written through. An existing item of another
+type, such as a symbolic link, is left unchanged.
 """
 
 from __future__ import annotations
@@ -22,11 +22,16 @@ Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 @contextmanager
 def replacing(path: Path, umask: int | None = None, writer: str = "", *, unnamed: bool = False) -> Iterator[BinaryIO]:
-    """A stream for the new contents of ``path``, which get mode 0666 without ``umask`` (default: the process's own).
+    """Yield a stream for the new contents of ``path``, which is replaced at the end of the block.
 
-    The temporary file's name begins with ``.pcopy-WRITER-``: so it is known whose it is if the process is killed. On an
-    error it is removed, and ``path`` is as before. ``unnamed`` as for ``pcopy.fsio.durable``. Raises ``Refused`` if
-    ``path`` is there and is no regular file, ``OSError`` for what the system refuses.
+    On an error the temporary file is removed, and ``path`` is unchanged. Raise ``Refused`` if ``path`` exists and is
+    not a regular file, ``OSError`` for errors of the system.
+
+    Args:
+        path: path of the file.
+        umask: the new file has mode 0666 less this; None stands for the umask of the process.
+        writer: name for the temporary file, ``.pcopy-WRITER-…``, so that its origin is known if the process is killed.
+        unnamed: as for ``pcopy.fsio.durable``.
     """
     target = os.fsencode(path)
     mine = [writer] if writer else []
@@ -48,9 +53,9 @@ def replacing(path: Path, umask: int | None = None, writer: str = "", *, unnamed
 
 @contextmanager
 def with_umask(umask: int | None) -> Iterator[None]:
-    """A file that is made meanwhile gets the mode that the user's ``umask`` gives, whatever the process has now.
+    """Set the umask of the process within the block, so that new files get the mode that the user expects.
 
-    A chmod afterwards would undo what a default ACL says. None: nothing happens.
+    A chmod afterwards would override the default ACL of a directory. With None nothing is changed.
     """
     if umask is None:
         yield
@@ -63,7 +68,7 @@ def with_umask(umask: int | None) -> Iterator[None]:
 
 
 def _refuse_what_is_no_file(target: bytes, directory: Directory) -> None:
-    """Raise ``Refused`` if the name of ``target`` is there and is no regular file, such as a FIFO that is read from."""
+    """Raise ``Refused`` if ``target`` exists and is not a regular file, such as a FIFO from which a program reads."""
     try:
         refuse_to_replace(directory.descriptor, directory.name)
     except NotTrusted as error:

@@ -1,12 +1,12 @@
-"""The signature file: a few lines of YAML that name a dataset's contents (``docs/formats/signature.md``).
+"""The signature file: a few lines of YAML that identify the contents of a dataset (``docs/formats/signature.md``).
 
-Rule: a reader takes scalars as they are written, never as YAML would convert them: digits only, or digits around an
-``e``, are a signature and no number. The writer quotes strings that are no plain words, so that any reader of YAML gets
-strings. What is not understood is refused, but for unknown keys.
+Rule: a reader takes scalars as they are written, never as YAML would convert them. For example, a signature that
+consists of digits, or of digits around an ``e``, is not a number. The writer quotes strings that are not plain words,
+so that any YAML reader gets strings. Unknown keys are ignored; everything else that is not understood is refused.
 
-A file is told from data by how it begins: a signature has its ``format`` line where YAML allows it, behind nothing but
-what may stand in front of it there: comments, a byte order mark, the marks of a document, other keys. A text or a
-program that merely mentions the word is data; what begins as a signature is one, however damaged the rest.
+A file is recognised as a signature by its beginning. It has the ``format`` line in a place where YAML allows it,
+preceded only by comments, a byte order mark, document markers or other keys. A text or program that merely mentions the
+word is data. A file that begins as a signature is one, even if the rest is damaged.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from pcopy.signature.tree import is_power_of_two
 from pcopy.text import harmless, shown
 
 FORMAT = "pcopy-signature"
+"""Value of the key ``format``."""
 VERSION = 1
-"""Of the format (docs/formats/signature.md)."""
+"""Version of the format (docs/formats/signature.md)."""
 MOST_BYTES = 1 << 20
-"""Of a signature file: what is larger is something else."""
+"""Maximum bytes of a signature file; a larger file is not one."""
 LEAST_BLOCK_SIZE = 1 << 16
-"""Bytes."""
+"""Minimum block size in bytes."""
 MOST_BLOCK_SIZE = 1 << 62
-"""Bytes: the largest power of two that a file's offset can hold."""
+"""Maximum block size in bytes: the largest power of two that a file offset can hold."""
 
 LOOK = 4096
-"""Bytes at the beginning of a file that tell whether it is one."""
+"""Bytes at the beginning of a file by which a signature is recognised."""
 
 _NUMBERS = ("files", "directories", "symlinks", "special", "bytes")
 _TEXTS = ("source", "created", "generator")
@@ -54,7 +55,18 @@ _LEAST = len(b"format: p")
 
 
 class Signature(NamedTuple):
-    """``signature`` in lower-case hexadecimal digits; counts of items (the root counts) and bytes; where it is from."""
+    """The contents of a signature file.
+
+    Fields:
+        algorithm: name of the digest algorithm.
+        block_size: bytes of a block.
+        signature: digest of the dataset, in lower-case hexadecimal digits.
+        files, directories, symlinks, special: number of items of each type; the root counts.
+        bytes: size of all files.
+        source: description of the dataset's origin.
+        created: time of creation (UTC).
+        generator: program that has written the file.
+    """
 
     algorithm: str
     block_size: int
@@ -70,14 +82,15 @@ class Signature(NamedTuple):
 
 
 def is_block_size(number: int) -> bool:
-    """Whether ``number`` of bytes may be a block's: a power of two, from 64 KiB to 4 EiB."""
+    """Return True if ``number`` bytes is a valid block size: a power of two from 64 KiB to 4 EiB."""
     return LEAST_BLOCK_SIZE <= number <= MOST_BLOCK_SIZE and is_power_of_two(number)
 
 
 def write_signature(path: Path, signature: Signature, umask: int | None = None, writer: str = "") -> None:
-    """Writes ``path`` anew, durably, or leaves it as it was; ``umask`` and ``writer`` as for ``replacing``.
+    """Write the file ``path`` completely and durably, or leave an existing one unchanged.
 
-    Raises ``Refused`` if ``path`` is there and is no file, ``OSError`` for what the system refuses.
+    ``umask`` and ``writer`` are described at ``output_file``. Raise ``Refused`` if ``path`` exists and is not a regular
+    file, ``OSError`` for errors of the system.
     """
     contents = dump(zip(_KEYS, (FORMAT, VERSION, *signature), strict=True), time="created")
     with replacing(path, umask, writer) as stream:
@@ -85,7 +98,7 @@ def write_signature(path: Path, signature: Signature, umask: int | None = None, 
 
 
 def read_signature(path: Path) -> Signature:
-    """The signature in the file ``path``; raises ``Refused``, with one line, for everything that is wrong with it."""
+    """Return the signature in the file ``path``. Raise ``Refused``, with one line, for every error in it."""
     with refusing("signature file", path), opened_to_read(path) as stream:
         contents = stream.read(MOST_BYTES + 1)
         if len(contents) > MOST_BYTES:
@@ -94,23 +107,23 @@ def read_signature(path: Path) -> Signature:
 
 
 def opened_to_read(path: Path, buffering: int = -1) -> BinaryIO:
-    """The file ``path``, which must be a regular one, open for reading; raises ``OSError``."""
+    """Open the regular file ``path`` for reading. Raise ``OSError``."""
     descriptor = open_to_read(os.fsencode(path), regular=True).descriptor
     return open(descriptor, "rb", buffering=buffering)
 
 
 @contextmanager
-def refusing(what: str, path: Path) -> Iterator[None]:
-    """Raises ``Refused``, with one line, for what is wrong with the file that is read."""
+def refusing(description: str, path: Path) -> Iterator[None]:
+    """Turn an error of the block into ``Refused``, whose message names the file by ``description`` and ``path``."""
     try:
         yield
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
-        raise Refused(f"cannot read the {what} {shown(os.fsencode(path))}: {harmless(reason)}") from error
+        raise Refused(f"cannot read the {description} {shown(os.fsencode(path))}: {harmless(reason)}") from error
 
 
 def _signature(contents: bytes) -> Signature:
-    """The signature in the text ``contents``; raises ``ValueError``."""
+    """Return the signature in the text ``contents``. Raise ``ValueError``."""
     values = load(contents)
     if _text(values, "format") != FORMAT:
         raise ValueError(f"its format is not {FORMAT}")
@@ -134,15 +147,17 @@ def _signature(contents: bytes) -> Signature:
 
 
 def _text(values: dict[str, Value], key: str) -> str:
+    """Return the string value of ``key``. Raise ``ValueError``."""
     if key not in values:
         raise ValueError(f"it lacks the key {key}")
     value = values[key]
     if not isinstance(value, str):
         raise ValueError(f"{key} is not a single value")
-    return str(value)  # and no Scalar: it is told to other ranks
+    return str(value)  # a plain string, not a Scalar: it is sent to other ranks
 
 
 def _number(values: dict[str, Value], key: str) -> int:
+    """Return the value of ``key`` as a number. Raise ``ValueError``."""
     text = _text(values, key)
     if not _NUMBER.fullmatch(text):
         raise ValueError(f"{key} is not a whole number in decimal digits")
@@ -150,7 +165,7 @@ def _number(values: dict[str, Value], key: str) -> int:
 
 
 def begins_as_signature(beginning: bytes) -> bool:
-    """Whether a file with the first ``LOOK`` bytes ``beginning`` says that it is a signature."""
+    """Return True if ``beginning``, the first ``RECOGNITION_SIZE`` bytes of a file, declares that it is a signature."""
     for line in beginning.removeprefix(_MARK).splitlines():
         if _FORMAT_LINE.fullmatch(line) or _IN_BRACES.fullmatch(line):
             return True
@@ -160,5 +175,8 @@ def begins_as_signature(beginning: bytes) -> bool:
 
 
 def is_cut_signature(beginning: bytes) -> bool:
-    """Whether it is a signature that ends within its first line; a shorter one can't be told from other data."""
+    """Return True if a file that consists of ``beginning`` is a signature truncated within its first line.
+
+    A still shorter file cannot be distinguished from other data.
+    """
     return len(beginning) >= _LEAST and _FIRST_LINE.startswith(beginning)

@@ -1,8 +1,8 @@
-"""Sorts more records than memory holds: sorted runs in temporary files, merged at the end.
+"""External sorting of more records than memory can hold: sorted runs in temporary files, which are merged at the end.
 
-Rule: runs stand in the order in which their records came, and only neighbours are merged; so records with equal keys
-keep their order. Runs of one level are merged as soon as there are ``FAN_IN`` of them, each record once per level. So
-few files are open: fewer than 64 for half a terabyte of records.
+Rule: runs are kept in the order in which their records came, and only neighbours are merged. So records with equal keys
+keep their order. Runs of one level are merged as soon as there are ``FAN_IN`` of them, so that each record is written
+once per level. Therefore few files are open: fewer than 64 for half a terabyte of records.
 """
 
 from __future__ import annotations
@@ -18,32 +18,35 @@ from typing import BinaryIO, TypeAlias
 from pcopy.named import NamedTuple
 
 KeyValue: TypeAlias = tuple[bytes, bytes]
+"""A record: key and value."""
 
 FAN_IN = 16
-"""Runs that are merged into one: each record is written once for each level."""
+"""Number of runs that are merged into one."""
 
 _OVERHEAD = 160
-"""Bytes of memory for a record beside its own: two byte strings, a tuple, its place in the list."""
+"""Bytes of memory for a record in addition to its contents: two byte strings, a tuple, its place in the list."""
 
 _LENGTH = 8
-"""Bytes of the length in front of what is written at once."""
+"""Bytes of the length field in front of each frame. A frame is a group of records that is written by one call."""
 _AT_ONCE = 64
-"""Records that are written, and read, with one call; fewer if they are long."""
+"""Maximum number of records in a frame; there are fewer if they are long."""
 _FRAME = 1 << 16
-"""Bytes of them, about: each of many runs holds what it has read."""
+"""Target size of a frame in bytes. Each of many runs keeps the frame in memory that it has read."""
 _key = itemgetter(0)
 
 
 class _Run(NamedTuple):
+    """A sorted run: its level (number of merges), and the temporary file that holds it."""
+
     level: int
     spool: BinaryIO
 
 
 class ExternalSorter:
-    """Records of a key and a value (each below 2 GiB), sorted by key with some ``budget`` bytes of memory."""
+    """Sorts records of a key and a value (each below 2 GiB) by key, with about ``budget`` bytes of memory."""
 
     def __init__(self, open_spool: Callable[[], BinaryIO], budget: int = 16 << 20) -> None:
-        """``open_spool`` opens an empty file for writing and reading, which vanishes when it is closed."""
+        """Create an empty sorter. ``open_spool`` opens an empty temporary file, which is removed when it is closed."""
         self._open_spool = open_spool
         self._budget = budget
         self._held: list[KeyValue] = []
@@ -51,33 +54,38 @@ class ExternalSorter:
         self._runs: list[_Run] = []
 
     def add(self, key: bytes, value: bytes) -> None:
-        """One more record; may raise ``OSError`` from writing a run."""
+        """Add a record. Raise ``OSError`` if a run cannot be written."""
         self._held.append((key, value))
         self._held_bytes += len(key) + len(value) + _OVERHEAD
         if self._held_bytes >= self._budget:
             self._spill()
 
     def extend(self, records: Sequence[KeyValue]) -> None:
-        """As ``add``, for some that are in memory anyway."""
+        """Add several records that are in memory anyway. Raise ``OSError`` as ``add`` does."""
         self._held += records
         self._held_bytes += sum(map(len, chain.from_iterable(records))) + len(records) * _OVERHEAD
         if self._held_bytes >= self._budget:
             self._spill()
 
     def sorted(self) -> Iterator[KeyValue]:
-        """All records so far, by key, equal keys in the order in which they were added.
+        """Return all records so far, sorted by key; records with equal keys keep their order. Raise ``OSError``.
 
-        May be asked for again, but not while an earlier one is being read. May raise ``OSError``.
+        It may be called again, but not while the iterator of an earlier call is being read.
         """
         self._held.sort(key=_key)
         return heapq.merge(*map(_read, self._runs), self._held, key=_key) if self._runs else iter(self._held)
 
     def close(self) -> None:
+        """Discard all records and close the temporary files."""
         self._held, self._held_bytes = [], 0
         while self._runs:
             self._runs.pop().spool.close()
 
     def _spill(self) -> None:
+        """Write the records in memory as a run, and merge runs of one level if there are ``FAN_IN``.
+
+        Raise ``OSError``.
+        """
         self._held.sort(key=_key)
         self._runs.append(self._write(self._held, 0))
         self._held, self._held_bytes = [], 0
@@ -89,9 +97,11 @@ class ExternalSorter:
                 part.spool.close()
 
     def _write(self, records: Iterable[KeyValue], level: int) -> _Run:
-        spool, left, number = self._open_spool(), iter(records), 1
+        """Write sorted records to a new run. Raise ``OSError``."""
+        # ``number`` is the number of records in the next frame, estimated from the size of the last one.
+        spool, remaining, number = self._open_spool(), iter(records), 1
         try:
-            while frame := list(islice(left, number)):
+            while frame := list(islice(remaining, number)):
                 packed = marshal.dumps(frame)
                 spool.write(len(packed).to_bytes(_LENGTH, "big") + packed)
                 number = max(1, min(_AT_ONCE, number * _FRAME // len(packed)))
@@ -103,7 +113,7 @@ class ExternalSorter:
 
 
 def _read(run: _Run) -> Iterator[KeyValue]:
-    """The records of a run; raises ``OSError`` if it has become shorter."""
+    """Yield the records of a run. Raise ``OSError``, also if the file has become shorter."""
     run.spool.seek(0)
     while packed := run.spool.read(_LENGTH):
         length = int.from_bytes(packed, "big")

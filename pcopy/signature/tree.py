@@ -1,13 +1,16 @@
-"""The content tree: one digest for the contents of a file, made from the digests of its blocks.
+"""The content tree: one digest for the contents of a file, computed from the digests of its blocks.
 
-With ``H`` the algorithm, the root of one block is its digest, that of no blocks is ``H(b"")``, and that of n > 1 blocks
-is ``H(0x01, root of the first k, root of the rest)`` with k the largest power of two smaller than n.
+With ``H`` the algorithm, the root of one block is its digest, and the root of no blocks is ``H(b"")``. The root of n >
+1 blocks is ``H(0x01, root of the first k, root of the rest)`` with k the largest power of two smaller than n.
 
-Rule: while blocks come in order, what is known is a list of complete subtrees whose sizes are the bits of the number of
-blocks, from the highest to the lowest. A new block, or a subtree that starts at a multiple of its own size, is put at
-the end, and two neighbours of equal size become one. At the end the list is folded from the right: what lies right of a
-subtree of k blocks is smaller than k, and so k is the largest power of two smaller than their sum. The list is never
-longer than a block count has bits. For the same reason chunks of a power of two of blocks may be hashed apart.
+While blocks come in order, the state is a list of complete subtrees. Their sizes are the bits of the number of blocks,
+from the highest to the lowest. A new block, or a subtree that starts at a multiple of its own size, is appended, and
+two neighbours of equal size are merged into one. At the end the list is folded from the right. All subtrees to the
+right of one with k blocks have fewer than k blocks together. So k is the largest power of two smaller than their total,
+as the definition demands.
+
+The list is never longer than the number of blocks has bits. For the same reason, chunks of a power of two of blocks can
+be hashed separately.
 """
 
 from __future__ import annotations
@@ -22,20 +25,22 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
 
 NODE = b"\x01"
+"""Prefix of the hashed data of an inner node."""
 _ZEROS = bytes(1 << 16)
+"""A piece of zeros for hashing holes."""
 _PREFIXES = 64
-"""Hashers that have taken in zeros alone, and are kept: as many times ``_ZEROS`` as a block of the usual size has."""
+"""Number of cached hashers that have processed only zeros. That many ``_ZEROS`` make a block of the usual size."""
 _LEVELS = 65
-"""Of a tree over all the blocks that a file can have, and one more."""
+"""Levels of a tree over all blocks that a file can have, and one more."""
 
 
 class ContentHasher:
-    """The content root of bytes that come in order, in pieces of any length."""
+    """Computes the content root of bytes that are passed in order, in pieces of any length."""
 
     __slots__ = ("_algorithm", "_block_size", "_blocks", "_filled", "_partial", "_subtrees")
 
     def __init__(self, algorithm: Algorithm, block_size: int) -> None:
-        """``block_size`` in bytes; raises ``ValueError`` unless it is a power of two."""
+        """Start with no contents. ``block_size`` is in bytes. Raise ``ValueError`` unless it is a power of two."""
         if not is_power_of_two(block_size):
             raise ValueError(f"a block size of {block_size} is no power of two")
         self._algorithm = algorithm
@@ -47,10 +52,11 @@ class ContentHasher:
 
     @property
     def size(self) -> int:
+        """Number of bytes so far."""
         return self._blocks * self._block_size + self._filled
 
     def update(self, data: Buffer) -> None:
-        """The next bytes; nothing is copied or kept of them."""
+        """Add the next bytes. They are neither copied nor kept."""
         view = memoryview(data)
         if not view.nbytes:
             return
@@ -67,7 +73,10 @@ class ContentHasher:
             self._fill(view[at:])
 
     def zeros(self, count: int) -> None:
-        """``count`` zero bytes, as a hole reads; takes time only for blocks that are not all of the hole's."""
+        """Add ``count`` zero bytes, which are what a read of a hole returns.
+
+        Whole blocks of zeros are not hashed again. Raise ``ValueError`` if ``count`` is negative.
+        """
         if count < 0:
             raise ValueError(f"a hole of {count} bytes")
         block_size = self._block_size
@@ -87,13 +96,13 @@ class ContentHasher:
         self._fill_zeros(tail)
 
     def root(self) -> bytes:
-        """The content root of all bytes so far; more may follow."""
+        """Return the content root of all bytes so far; more may follow."""
         if self._partial is None:
             return self._subtrees.root()
         return self._subtrees.root(self._partial.digest())
 
     def _fill(self, view: memoryview) -> None:
-        """More bytes of the block that is under way; at most those that it lacks."""
+        """Add bytes to the current block; at most those that complete it."""
         if self._partial is None:
             self._partial = self._algorithm.new()
         self._partial.update(view)
@@ -104,8 +113,9 @@ class ContentHasher:
             self._add(0, digest)
 
     def _fill_zeros(self, count: int) -> None:
+        """Add zero bytes to the current block; at most those that complete it."""
         whole = min(count // len(_ZEROS), _PREFIXES)
-        if whole and not self._filled:  # a hole before data: files with many extents have many of them
+        if whole and not self._filled:  # A cached hasher saves time for files with many holes.
             self._partial = _after_zeros(self._algorithm)[whole - 1].copy()
             self._filled = whole * len(_ZEROS)
             count -= self._filled
@@ -115,12 +125,13 @@ class ContentHasher:
             count -= len(piece)
 
     def _add(self, level: int, root: bytes) -> None:
+        """Add a complete subtree of 2^``level`` blocks with this ``root``."""
         self._subtrees.add(level, root)
         self._blocks += 1 << level
 
 
 class _Subtrees:
-    """The complete subtrees of what came so far, each of a power of two of leaves, the largest first."""
+    """The complete subtrees of the leaves so far, each of a power of two of leaves, the largest first."""
 
     __slots__ = ("_algorithm", "_roots")
 
@@ -129,7 +140,7 @@ class _Subtrees:
         self._roots: list[tuple[int, bytes]] = []
 
     def add(self, level: int, root: bytes) -> None:
-        """The next 2^``level`` leaves; those before must be a multiple of as many."""
+        """Add the next 2^``level`` leaves as a subtree. The number of leaves before must be a multiple of that."""
         roots = self._roots
         while roots and roots[-1][0] == level:
             root = self._algorithm.digest(NODE + roots.pop()[1] + root)
@@ -137,14 +148,14 @@ class _Subtrees:
         roots.append((level, root))
 
     def root(self, rest: bytes | None = None) -> bytes:
-        """The root of everything, with the leaf ``rest`` as the last one if there is one."""
+        """Return the root of all leaves, with ``rest`` as the last leaf unless it is None."""
         for _, root in reversed(self._roots):
             rest = root if rest is None else self._algorithm.digest(NODE + root + rest)
         return self._algorithm.digest(b"") if rest is None else rest
 
 
 def content_root(algorithm: Algorithm, block_size: int, data: Buffer) -> bytes:
-    """The content root of bytes that are all in memory."""
+    """Return the content root of ``data``, which is all of a file's contents."""
     if memoryview(data).nbytes <= block_size:
         return algorithm.digest(data)
     hasher = ContentHasher(algorithm, block_size)
@@ -153,7 +164,7 @@ def content_root(algorithm: Algorithm, block_size: int, data: Buffer) -> bytes:
 
 
 def combine(algorithm: Algorithm, parts: Sequence[bytes]) -> bytes:
-    """The content root of a file from those of its chunks, in order.
+    """Return the content root of a file from the content roots of its chunks, in order.
 
     All chunks must have the same size, the block size times a power of two; only the last one may be shorter.
     """
@@ -164,12 +175,13 @@ def combine(algorithm: Algorithm, parts: Sequence[bytes]) -> bytes:
 
 
 def is_power_of_two(number: int) -> bool:
+    """Return True if ``number`` is a positive power of two."""
     return number > 0 and not number & (number - 1)
 
 
 @lru_cache(maxsize=2)
 def _after_zeros(algorithm: Algorithm) -> tuple[Hasher, ...]:
-    """Return hashers that have taken in ``_ZEROS`` once, twice, and so on; they have to be copied."""
+    """Return hashers that have processed ``_ZEROS`` once, twice, and so on. The caller must copy them before use."""
     hasher, hashers = algorithm.new(), []
     for _ in range(_PREFIXES):
         hasher.update(_ZEROS)
@@ -179,7 +191,7 @@ def _after_zeros(algorithm: Algorithm) -> tuple[Hasher, ...]:
 
 @lru_cache(maxsize=8)
 def _zero_roots(algorithm: Algorithm, block_size: int) -> tuple[bytes, ...]:
-    """The content roots of 1, 2, 4, 8, ... blocks of zeros."""
+    """Return the content roots of 1, 2, 4, 8, ... blocks of zeros."""
     block = algorithm.new()
     for _ in range(0, block_size, len(_ZEROS)):
         block.update(memoryview(_ZEROS)[: min(block_size, len(_ZEROS))])

@@ -214,7 +214,7 @@ def test_a_fifo_without_a_reader_is_refused(area: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(named_file, "READER_PATIENCE", 0.2)
     fifo(area / "file", os.geteuid())
     number, text = refused_with(lambda: open_to_write(os.fsencode(area / "file")))
-    assert number == errno.ENXIO and "nobody has opened for reading" in text
+    assert number == errno.ENXIO and "no program has opened this FIFO for reading" in text
 
 
 def test_a_fifo_is_written_when_its_reader_comes(area: Path) -> None:

@@ -76,8 +76,8 @@ def test_wishes_are_written() -> None:
 @pytest.mark.parametrize(
     ("blob", "why"),
     [
-        (b"", "no layout that is known"),
-        (b"garbage!", "no layout that is known"),
+        (b"", "unknown type of layout"),
+        (b"garbage!", "unknown type of layout"),
         (plain(4, MIB)[:20], "cut short"),
         ((0x0BD70BD0).to_bytes(4, "little") + bytes(60), "foreign"),
         (composite((2**64 - 1, plain(2, MIB)))[:60], "says that it has"),

@@ -172,7 +172,7 @@ def test_what_lies_on_osts_is_not_moved_to_an_mdt(lustre: Lustre, area: Path) ->
     default(lustre, tree, composite(mdt, (END, plain(2, MIB))))
     before = copied(tree, area / "before")
     told = pstripe(lustre, "--json", "--stripe", "inherit", tree)
-    assert told.returncode == 1 and told.stderr.count(b"can't move what lies on OSTs to an MDT") == 1, show(told)
+    assert told.returncode == 1 and told.stderr.count(b"can't move data from OSTs to an MDT") == 1, show(told)
     found = json.loads(told.stdout)
     assert (found["restriped"], found["failed"], found["skipped"]) == (1, 1, 1)
     assert report(lustre, "--stripe", "1", tree)["restriped"] == 2
@@ -283,7 +283,7 @@ def test_what_is_open_for_writing_is_left_and_told(lustre: Lustre, area: Path) -
     with (tree / "below" / "four").open("ab"):
         told = pstripe(lustre, "-n", 2, "--stripe", "2", tree)
     assert told.returncode == 1, show(told)
-    assert b"somebody has it open for writing: it stays as it is" in told.stderr
+    assert b"another process has it open for writing: its layout is not changed" in told.stderr
     got, other = lustre.shown(tree / "again"), lustre.shown(tree / "one")
     assert got is not None and got.count == 4 and other is not None and other.count == 2
     unchanged(tree, before)
@@ -295,7 +295,7 @@ def test_what_changes_meanwhile_is_left(lustre: Lustre, area: Path) -> None:
     before = copied(tree, area / "before")
     told = pstripe(lustre, "-n", 1, "--stripe", "2", tree, refuse=("swap",))
     assert told.returncode == 1, show(told)
-    assert told.stderr.count(b"it has changed meanwhile: it stays as it is") == 4, show(told)
+    assert told.stderr.count(b"it has changed meanwhile: its layout is not changed") == 4, show(told)
     unchanged(tree, before)
 
 
