@@ -140,18 +140,18 @@ READ_LIST = "list(SavedListing(sys.argv[1].encode(), '--from'))"
     [
         (b"", b"\n", "", 48 * MIB),
         (b"", b"x", "is longer than any path", 16 * MIB),
-        (BEGINNING + b', "version": 1, "directory_b64": "Lw=="}\n', b"\n", "is no JSON object", 48 * MIB),
+        (BEGINNING + b', "version": 1, "directory_b64": "Lw=="}\n', b"\n", "is not a JSON object", 48 * MIB),
         (BEGINNING + b', "version": 1, "directory_b64": "Lw=="}\n', b"[", "is longer than any path", 16 * MIB),
         (
             BEGINNING + b', "version": 1, "directory_b64": "Lw=="}\n[',
             b"[" * 99999 + b"\n",
-            "is no JSON object",
+            "is not a JSON object",
             16 * MIB,
         ),
         (
             BEGINNING + b', "version": 1, "directory_b64": "Lw=="}\n[',
             b"9" * 99999 + b"\n",
-            "is no JSON object",
+            "is not a JSON object",
             16 * MIB,
         ),
         (b"", b"#pcopy", "is longer than any path", 16 * MIB),

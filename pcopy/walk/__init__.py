@@ -1,1 +1,1 @@
-"""A tree that all ranks visit."""
+"""Listing, filtering, testing and summing of the items in directory trees."""

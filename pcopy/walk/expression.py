@@ -1,11 +1,11 @@
-"""find's tests, parsed: words of a command line become a tree of primitives, which travels to all ranks.
+"""Parser of find's tests: the words of a command line become a tree of primitive values, which is sent to all ranks.
 
-A node is a tuple of its name and what it needs: ``("and", left, right)``, ``("name", pattern, folds_case)``,
-``("between", column, least, most)``. Whatever has to be looked up (a user's name, the time of a file) is
-looked up here, once, by rank 0. ``pcopy.walk.matching`` asks the tree of columns.
+A node is a tuple of its name and its arguments: ``("and", left, right)``, ``("name", pattern, folds_case)``,
+``("between", column, least, most)``. Values that must be looked up (the id of a user name, the time of a file) are
+looked up here, once, by rank 0. ``pcopy.walk.matching`` evaluates the tree on columns.
 
-Rules: words, precedence and rounding are find's. Times are in nanoseconds since 1970, sizes in bytes; 64
-bits do not limit them.
+Rules: Words, precedence and rounding are those of find. Times are in nanoseconds since 1970, sizes in bytes; neither is
+limited to 64 bits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pcopy.walk.permissions import bits_of
 Tree = tuple[Any, ...]
 
 SECOND, MINUTE, DAY = 10**9, 60 * 10**9, 86400 * 10**9
-"""In nanoseconds."""
+"""Units of time in nanoseconds."""
 
 _UNITS = {"c": 1, "w": 2, "b": 512, "k": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _TIMES = {"a": "atime", "c": "ctime", "m": "mtime"}
@@ -40,7 +40,7 @@ ARGUMENTS = {
     **dict.fromkeys(("-empty", "-true", "-false", "-nouser", "-nogroup", "-prune", "-print", "-print0", "-ls"), 0),
     **dict.fromkeys(("-xdev", "-mount", "-not", "-o", "-or", "-a", "-and", "-noleaf"), 0),
 }
-"""How many words each takes; ``-newerXY`` takes one, too."""
+"""Number of arguments that each word takes; ``-newerXY`` also takes one."""
 
 INSTEAD = {
     **dict.fromkeys(("-exec", "-execdir", "-ok", "-okdir"), "pwalk runs no commands; write -print0 | xargs -0"),
@@ -48,35 +48,41 @@ INSTEAD = {
     **dict.fromkeys(("-printf", "-fprintf", "-fls"), "write --json-lines, or --output FILE.csv"),
     **dict.fromkeys(("-fprint", "-fprint0"), "write --output FILE"),
     **dict.fromkeys(("-regex", "-iregex", "-regextype"), "write -name or -path, or filter the lines with grep"),
-    **dict.fromkeys(("-depth", "-d"), "there is no order; --sort=path has one"),
-    **dict.fromkeys(("-follow", "-lname", "-ilname", "-xtype"), "symbolic links are not followed, nor read"),
-    **dict.fromkeys(("-daystart", "-used", "-fstype", "-context", "-quit"), "pwalk does not have it"),
+    **dict.fromkeys(("-depth", "-d"), "pwalk has no fixed order; write --sort=path"),
+    **dict.fromkeys(("-follow", "-lname", "-ilname", "-xtype"), "pwalk neither follows nor reads symbolic links"),
+    **dict.fromkeys(("-daystart", "-used", "-fstype", "-context", "-quit"), "pwalk does not support it"),
     **dict.fromkeys(
         ("-readable", "-writable", "-executable"),
-        "pwalk does not try who may do that; -perm looks at mode bits alone, and not at owners, ACLs or mounts",
+        "pwalk does not check access; -perm examines mode bits only, not owners, ACLs or mounts",
     ),
 }
-"""What find has and pwalk does not, and what is said of it."""
+"""Tests of find that pwalk does not support, and what the error message advises instead."""
 
 _NEWER = re.compile(r"-newer([acmBt])([acmBt])")
 
 
 def begins(word: str) -> bool:
-    """Does an expression begin with this word of a command line?"""
+    """Return True if an expression begins with this word of a command line."""
     known = word in ARGUMENTS or word in INSTEAD or bool(_NEWER.fullmatch(word))
     return word in ("(", ")", "!") or (known and word not in ("-o", "-or", "-a", "-and"))
 
 
 def arguments_of(word: str) -> int:
-    """So many words after it are its own."""
+    """Return how many arguments follow this word."""
     return 1 if _NEWER.fullmatch(word) else ARGUMENTS.get(word, 0)
 
 
 class Expression(NamedTuple):
-    """What was said. ``prints``: it says itself what is told. ``nul``: paths end with a NUL (``-print0``). ``ls``: they
-    stand behind what ``ls -dils`` tells.
+    """A parsed expression.
 
-    ``same_device``: other file systems are not entered. Depths count from the paths of the command line, which have 0.
+    Fields:
+
+    - ``tree``: the tests.
+    - ``prints``: the expression has its own ``-print``, which determines what is reported.
+    - ``nul``: paths end with a NUL (``-print0``).
+    - ``ls``: each path follows the columns of ``ls -dils``.
+    - ``least_depth``, ``most_depth``: depths, counted from the paths of the command line (0); -1: no limit.
+    - ``same_device``: other file systems are not entered.
     """
 
     tree: Tree = ("true",)
@@ -89,11 +95,17 @@ class Expression(NamedTuple):
 
 
 def parse(words: Sequence[str], now: int) -> Expression:
-    """``now`` is when the command began. Raises ``ValueError`` with one line on what is wrong."""
+    """Parse the words of a command line; raise ``ValueError`` with a one-line message if they are wrong.
+
+    Args:
+        now: time at which the command began, in nanoseconds since 1970.
+    """
     return _Parser(words, now).parse()
 
 
 class _Parser:
+    """A recursive-descent parser of find's expressions."""
+
     def __init__(self, words: Sequence[str], now: int) -> None:
         self._words = [*words]
         self._at = 0
@@ -101,13 +113,14 @@ class _Parser:
         self._said = Expression()
 
     def parse(self) -> Expression:
+        """Return the parsed expression; raise ``ValueError`` if a word is left over."""
         if not self._words:
             return self._said
         tree = self._any()
         if self._at < len(self._words):
             word = self._words[self._at]
             if word == ",":
-                raise ValueError(",: pwalk does not have it; write two commands")
+                raise ValueError(",: pwalk does not support it; write two commands")
             raise ValueError(f"{_quoted(word)}: nothing opens this bracket" if word == ")" else self._unknown(word))
         return self._said._replace(tree=tree)
 
@@ -116,6 +129,7 @@ class _Parser:
         return self._words[self._at] if self._at < len(self._words) else ""
 
     def _any(self) -> Tree:
+        """Parse alternatives joined by ``-o``."""
         tree = self._all()
         while self._next in ("-o", "-or"):
             word = self._take()
@@ -124,6 +138,7 @@ class _Parser:
         return tree
 
     def _all(self) -> Tree:
+        """Parse tests joined by ``-a`` or by nothing."""
         tree = self._one()
         while self._at < len(self._words) and self._next not in (")", "-o", "-or", ","):
             if self._next in ("-a", "-and"):
@@ -132,10 +147,12 @@ class _Parser:
         return tree
 
     def _wants_more(self, word: str) -> None:
+        """Raise ``ValueError`` if no word follows ``word``."""
         if self._at >= len(self._words):
             raise ValueError(f"{word}: a test has to follow")
 
     def _one(self) -> Tree:
+        """Parse one test, negated or in brackets if need be."""
         word = self._take()
         if word in ("!", "-not"):
             self._wants_more(word)
@@ -163,6 +180,7 @@ class _Parser:
         return word
 
     def _alone(self, word: str) -> Tree:
+        """Parse a test without an argument."""
         match word:
             case "-true" | "-noleaf":
                 return ("true",)
@@ -171,7 +189,7 @@ class _Parser:
             case "-print" | "-print0" | "-ls":
                 said = self._said
                 if said.prints and said.ls != (word == "-ls"):
-                    raise ValueError("-ls and -print: pwalk tells all that it finds in one form; leave one out")
+                    raise ValueError("-ls and -print: pwalk prints all items in one format; leave one out")
                 self._said = said._replace(prints=True, nul=said.nul or word == "-print0", ls=word == "-ls")
                 return ("print",)
             case "-xdev" | "-mount":
@@ -180,6 +198,7 @@ class _Parser:
         raise ValueError(self._unknown(word))
 
     def _unknown(self, word: str) -> str:
+        """Return the error message for a word that is no test."""
         if word in INSTEAD:
             return f"{word}: {INSTEAD[word]}"
         if not word.startswith("-"):
@@ -190,6 +209,7 @@ class _Parser:
         return f"unknown test {_quoted(word)}{advice}"
 
     def _with_value(self, word: str, value: str) -> Tree:
+        """Parse a test with its argument; raise ``ValueError`` with the word and its argument in the message."""
         try:
             return self._test(word, value)
         except ValueError as error:
@@ -198,6 +218,7 @@ class _Parser:
             raise ValueError(f"{word} {_quoted(value)}: {error.strerror}") from None
 
     def _test(self, word: str, value: str) -> Tree:
+        """Return the test for a word with its argument; raise ``ValueError`` or ``OSError``."""
         if (newer := _NEWER.fullmatch(word)) is not None:
             return self._newer(newer[1], newer[2], value)
         if word in _OF_TIME:
@@ -212,16 +233,16 @@ class _Parser:
         return _PLAIN[word](value)
 
     def _days(self, column: str, value: str) -> Tree:
-        """A part of a day does not count: of an age of 1.9 days the 1 does."""
+        """Return the test of an age in days; a fraction of a day is ignored: an age of 1.9 days counts as 1."""
         sign, age = _moment(value, DAY)
         if sign == "+":
             return ("between", column, None, self._now - DAY - age - 1)
-        if sign == "-":  # find counts from a second before
+        if sign == "-":  # find subtracts one second more here
             return ("between", column, self._now - SECOND - age + 1, None)
         return ("between", column, self._now - DAY - age + 1, self._now - age)
 
     def _minutes(self, column: str, value: str) -> Tree:
-        """A part of a minute counts as a whole one."""
+        """Return the test of an age in minutes; a fraction of a minute counts as a whole one."""
         sign, age = _moment(value, MINUTE)
         if sign == "+":
             return ("between", column, None, self._now - age - 1)
@@ -229,11 +250,12 @@ class _Parser:
             return ("between", column, self._now - age + 1, None)
         return ("between", column, self._now - age + 1, self._now - age + MINUTE)
 
-    def _newer(self, ours: str, theirs: str, value: str) -> Tree:
-        if "B" in (ours, theirs) or ours == "t":
+    def _newer(self, own_time: str, other_time: str, value: str) -> Tree:
+        """Return the test of ``-newerXY``: ``own_time`` is X, ``other_time`` is Y."""
+        if "B" in (own_time, other_time) or own_time == "t":
             raise ValueError("only a, c and m are compared here (the time of birth is not)")
-        time = _date(value) if theirs == "t" else getattr(os.lstat(value), f"st_{_TIMES[theirs]}_ns")
-        return ("between", _TIMES[ours], time + 1, None)
+        time = _date(value) if other_time == "t" else getattr(os.lstat(value), f"st_{_TIMES[other_time]}_ns")
+        return ("between", _TIMES[own_time], time + 1, None)
 
 
 def _quoted(word: str) -> str:
@@ -258,13 +280,14 @@ def _whole(value: str) -> tuple[str, int]:
 
 
 def _between(column: str, sign: str, number: int) -> Tree:
+    """Return a test of a column against ``number``, which a ``sign`` of + or - makes a lower or an upper bound."""
     least = None if sign == "-" else number + 1 if sign == "+" else number
     most = None if sign == "+" else number - 1 if sign == "-" else number
     return ("between", column, least, most)
 
 
 def _size(value: str) -> Tree:
-    """Sizes are rounded up to whole units, before they are compared."""
+    """Return the test of a size; sizes are rounded up to whole units before they are compared."""
     unit = _UNITS.get(value[-1:], 0)
     try:
         sign, number = _whole(value[:-1] if unit else value)
@@ -286,12 +309,13 @@ def _types(value: str) -> bytes:
 
 
 def _permissions(value: str) -> tuple[str, int, int]:
-    """How they are compared, and the bits: of files, and of directories."""
+    """Return how modes are compared, the bits for files, and the bits for directories."""
     how, mode = (value[0], value[1:]) if value[:1] in ("-", "/") else ("=", value)
     return how, bits_of(mode, directory=False), bits_of(mode, directory=True)
 
 
 def _moment(value: str, unit: int) -> tuple[str, int]:
+    """Return the sign and the number of nanoseconds of an age in units."""
     sign, number = _signed(value)
     if not re.fullmatch(r"[0-9]+(\.[0-9]*)?|\.[0-9]+", number) or len(number) > 18:
         raise ValueError("a number is expected, or one after + (older) or - (younger)")
@@ -301,6 +325,7 @@ def _moment(value: str, unit: int) -> tuple[str, int]:
 
 
 def _date(value: str) -> int:
+    """Return the nanoseconds since 1970 of a date; raise ``ValueError``."""
     from datetime import datetime
 
     if re.fullmatch(r"@-?[0-9]{1,11}", value):
@@ -323,13 +348,14 @@ def _group(value: str) -> int:
     return _numbered(value, lambda name: grp.getgrnam(name).gr_gid, "group")
 
 
-def _numbered(value: str, look_up: Callable[[str], int], what: str) -> int:
+def _numbered(value: str, look_up: Callable[[str], int], kind: str) -> int:
+    """Return the id of a user or group by its name, or by its number; raise ``ValueError``."""
     try:
         return look_up(value)
     except (KeyError, ValueError):
         if re.fullmatch(r"[0-9]{1,10}", value):
             return int(value)
-    raise ValueError(f"there is no such {what}")
+    raise ValueError(f"there is no such {kind}")
 
 
 def _samefile(value: str) -> Tree:
@@ -355,4 +381,4 @@ _PLAIN: dict[str, Callable[[str], Tree]] = {
     "-xattr": lambda value: ("xattr", os.fsencode(value)),
     "-samefile": _samefile,
 }
-"""The other tests that have a value."""
+"""The remaining tests that take a value."""

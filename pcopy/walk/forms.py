@@ -1,5 +1,4 @@
-"""How items are written that a walk has found: as lines, JSON lines (docs/formats/listing.md) or CSV, whole batches at
-once."""
+"""Output formats of a walk: lines, JSON lines (docs/formats/listing.md) and CSV, written for whole batches of items."""
 
 from __future__ import annotations
 
@@ -41,10 +40,12 @@ FIELDS = {
     "mtime_ns": (MTIME, "mtime"),
     "ctime_ns": (CTIME, "ctime"),
 }
-"""What is told of an item beside its path and type, in this order: the column's bit, and its name."""
+"""The fields of an item besides its path and type, in the order in which they are written: bit and
+name of the column.
+"""
 
 BLOCK = 512
-"""Bytes of the blocks in which ``allocated`` is counted."""
+"""Bytes of a block of the column ``blocks``, from which ``allocated`` is computed."""
 
 TYPES = {
     ord("f"): "file",
@@ -58,14 +59,15 @@ TYPES = {
 }
 
 _UNQUOTED = re.compile(rb"[ !#-\[\]-~]*")
-"""What stands in JSON as it is."""
+"""Matches paths that need no escapes in JSON."""
 _CSV_PLAIN = re.compile(r'[^",\r\n]*')
 
 Form = Callable[[Items], bytes]
-"""Writes some items, all of which have the columns of its fields."""
+"""A function that formats some items, all of which have the columns of its fields."""
 
 
 def mask_of(fields: Sequence[str]) -> int:
+    """Return the mask of the columns that these fields need."""
     mask = 0
     for field in fields:
         mask |= FIELDS[field][0]
@@ -73,7 +75,7 @@ def mask_of(fields: Sequence[str]) -> int:
 
 
 def values_of(items: Items, fields: Sequence[str]) -> list[Sequence[int]]:
-    """Return a column for each field: modes without the type, allocated space in bytes, and exact times."""
+    """Return a column for each field: modes without the file type, allocated space in bytes, and exact times."""
     columns: list[Sequence[int]] = []
     for field in fields:
         name = FIELDS[field][1]
@@ -87,16 +89,16 @@ def values_of(items: Items, fields: Sequence[str]) -> list[Sequence[int]]:
 
 
 ENDS = {"lines": b"\n", "nul": b"\0", "list": b"\0"}
-"""What stands behind each path where nothing else is told."""
+"""Terminator of each path in the forms that write paths only."""
 
 
 def lines(items: Items) -> bytes:
-    """As ``find -print``."""
+    """Format items as ``find -print`` does."""
     return _joined(items, ENDS["lines"])
 
 
 def nul_lines(items: Items) -> bytes:
-    """As ``find -print0``."""
+    """Format items as ``find -print0`` does."""
     return _joined(items, ENDS["nul"])
 
 
@@ -106,36 +108,38 @@ def _joined(items: Items, end: bytes) -> bytes:
 
 
 def shown_lines(items: Items) -> bytes:
-    """For a terminal: nothing that it would act on."""
+    """Format items for a terminal, with control characters escaped."""
     above = items.above
     return "".join(f"{shown(above + name)}\n" for name in items.names).encode()
 
 
 LS_FIELDS = ("mode", "uid", "gid", "size", "allocated", "links", "inode", "mtime_ns")
-"""What ``ls_lines`` tells."""
+"""The fields that ``ls_lines`` needs."""
 
 _RECENT, _SOON = 180 * 86400, 3600
-"""Seconds of the past (half a year), and of the future (another host's clock), for which a time is told with its hour,
-as find does; else with its year."""
+"""Seconds of the past (half a year) and of the future (clock skew between hosts) for which a time is shown with its
+hour; other times are shown with their year, as find does.
+"""
 
 
 def ls_lines(items: Items) -> bytes:
-    """As ``find -ls``: inode, KiB on storage, mode, names, owner, group, bytes, time of change, and path, escaped.
+    """Format items as ``find -ls`` does: inode, KiB allocated, mode, links, owner, group, size, mtime, and escaped
+    path.
 
-    (What find tells besides: where a symbolic link leads, and the numbers of devices.)
+    Unlike find, it shows neither the targets of symbolic links nor device numbers.
     """
     rows, above, now = items.seen, items.above, time.time()
-    told = []
+    formatted = []
     columns = rows.inode, rows.blocks, rows.mode, rows.links, rows.uid, rows.gid, rows.size, rows.times("mtime")
     for name, inode, blocks, mode, links, uid, gid, size, changed in zip(items.names, *columns, strict=True):
         who = f"{_user(uid):<8} {_group(gid):<8}"
         numbers = f"{inode:>9} {-(-blocks * BLOCK // 1024):>6} {stat.filemode(mode)} {links:>3} {who} {size:>8}"
-        told.append(f"{numbers} {_moment(changed // 10**9, now)} {shown(above + name)}\n")
-    return "".join(told).encode()
+        formatted.append(f"{numbers} {_moment(changed // 10**9, now)} {shown(above + name)}\n")
+    return "".join(formatted).encode()
 
 
 def _moment(seconds: int, now: float) -> str:
-    """On this host's clock."""
+    """Return the time as text, in the local time zone of this host."""
     try:
         moment = time.localtime(seconds)
     except (OverflowError, ValueError, OSError):
@@ -146,6 +150,7 @@ def _moment(seconds: int, now: float) -> str:
 
 @lru_cache(4096)
 def _user(number: int) -> str:
+    """Return the name of a user, or the number if there is none."""
     import pwd
 
     try:
@@ -156,6 +161,7 @@ def _user(number: int) -> str:
 
 @lru_cache(4096)
 def _group(number: int) -> str:
+    """Return the name of a group, or the number if there is none."""
     import grp
 
     try:
@@ -165,6 +171,7 @@ def _group(number: int) -> str:
 
 
 def json_lines(fields: Sequence[str]) -> Form:
+    """Return a function that formats items as JSON lines with these fields."""
     parts = [f'"{name}": "%04o"' if name == "mode" else f'"{name}": %d' for name in fields]
     row = b'{%b, "type": "%b"' + "".join(f", {part}" for part in parts).encode() + b"}\n"
     words = {kind: word.encode() for kind, word in TYPES.items()}
@@ -178,32 +185,38 @@ def json_lines(fields: Sequence[str]) -> Form:
 
 
 def _json_paths(items: Items) -> Iterator[bytes]:
-    above, plain = items.above, _UNQUOTED.fullmatch
-    is_plain = bool(plain(above))
+    """Yield the JSON members for the path of each item."""
+    above, is_safe = items.above, _UNQUOTED.fullmatch
+    is_plain = bool(is_safe(above))
     for name in items.names:
-        if is_plain and plain(name):
+        if is_plain and is_safe(name):
             yield b'"path": "%b%b"' % (above, name)
         else:
             yield _json_path(above + name)
 
 
 def _json_path(path: bytes) -> bytes:
+    """Return the JSON members for a path: ``path``, and ``path_b64`` if the escaped path is not exact."""
     text = shown(path)
-    told = b'"path": %b' % json.dumps(text).encode()
-    return told if text.encode() == path else b'%b, "path_b64": "%b"' % (told, b64encode(path))
+    member = b'"path": %b' % json.dumps(text).encode()
+    return member if text.encode() == path else b'%b, "path_b64": "%b"' % (member, b64encode(path))
 
 
 def first_line(directory: bytes) -> bytes:
-    """Of a saved listing. ``directory``: from where paths that do not begin with a slash start."""
+    """Return the first line of a saved listing; relative paths in it start in ``directory``."""
     return b'{"format": "pcopy listing", "version": 1, "directory_b64": "%b"}\n' % b64encode(directory)
 
 
 def csv_head(fields: Sequence[str]) -> bytes:
+    """Return the header line of CSV with these fields."""
     return ",".join(("path", "path_b64", "type", *fields)).encode() + b"\n"
 
 
 def csv_lines(fields: Sequence[str]) -> Form:
-    """RFC 4180, but with lines that end in a newline alone. ``path_b64`` is empty where ``path`` is exact."""
+    """Return a function that formats items as CSV (RFC 4180, but with lines ended by LF only).
+
+    ``path_b64`` is empty if ``path`` is exact.
+    """
     row = "%s,%s" + "".join(",%04o" if name == "mode" else ",%s" for name in fields) + "\n"
 
     def form(items: Items) -> bytes:
@@ -221,20 +234,21 @@ def _csv_paths(items: Items) -> Iterator[str]:
 
 
 def told_path(path: bytes) -> tuple[str, str]:
-    """As it is shown, and its bytes in base64 if that is something else."""
+    """Return the path as it is shown, and its bytes in base64 if these differ from it, else an empty string."""
     text = shown(path)
     return text, "" if text.encode() == path else b64encode(path).decode()
 
 
 def _quoted(text: str) -> str:
+    """Return a CSV field, in quotes if it needs them."""
     if _CSV_PLAIN.fullmatch(text):
         return text
     return '"' + text.replace('"', '""') + '"'
 
 
 def form_of(name: str, fields: Sequence[str]) -> Form:
-    """By the name that travels: ``lines``, ``nul``, ``list``, ``shown``, ``ls``, ``jsonl``, ``csv``."""
-    plain: dict[str, Form] = {
+    """Return the format with this name: ``lines``, ``nul``, ``list``, ``shown``, ``ls``, ``jsonl`` or ``csv``."""
+    without_fields: dict[str, Form] = {
         "lines": lines, "nul": nul_lines, "list": nul_lines, "shown": shown_lines, "ls": ls_lines
     }  # fmt: skip
-    return plain.get(name) or (json_lines(fields) if name == "jsonl" else csv_lines(fields))
+    return without_fields.get(name) or (json_lines(fields) if name == "jsonl" else csv_lines(fields))

@@ -1,7 +1,7 @@
-"""Patterns of the shell as fnmatch(3) matches them, for ``-name`` and ``-path``.
+"""Shell patterns as fnmatch(3) matches them, for ``-name`` and ``-path``.
 
-What is plain is translated, and tried on bytes: names in ASCII, and patterns in ASCII without classes. All else is left
-to the C library, which knows what characters the locale has.
+An ASCII pattern without locale-dependent classes is translated into a regular expression, and applied to names in
+ASCII. All other combinations are left to fnmatch(3) of the C library, which knows the characters of the locale.
 """
 
 from __future__ import annotations
@@ -12,28 +12,35 @@ from collections.abc import Callable
 from pcopy.libc import fnmatch
 
 _PLAIN = re.compile(rb"(?:[^\\\[*?]|\\.|[*?]|\[[!^]?[\w.,:=+@%-]+\])*", re.DOTALL | re.ASCII)
-"""A pattern that means the same in each locale."""
+"""Matches patterns that mean the same in every locale."""
 _RANGE = re.compile(rb"[\w]-[\w]")
 _TOKEN = re.compile(rb"\\(.)|(\*+)|(\?)|\[([!^]?)([\w.,:=+@%-]+)\]|(.)", re.DOTALL | re.ASCII)
 _ENDS_SO = re.compile(rb"\*[^\\\[*?]+", re.DOTALL)
+"""Matches patterns that only test the end of a name (``*.txt``)."""
 
 
 def matcher(pattern: bytes, *, folds: bool) -> Callable[[bytes], object]:
-    """Does it match all of a name? True-like if so. ``folds``: large letters and small ones are the same."""
+    """Return a function that returns a true value if ``pattern`` matches a whole name.
 
-    def careful(name: bytes) -> bool:
+    Args:
+        folds: True to ignore case.
+    """
+
+    def match_in_locale(name: bytes) -> bool:
         return fnmatch(pattern, name, folds=folds)
 
     if not (pattern.isascii() and _PLAIN.fullmatch(pattern)) or _has_odd_range(pattern):
-        return careful
+        return match_in_locale
     if not folds and _ENDS_SO.fullmatch(pattern):
-        return lambda name: name.endswith(pattern[1:]) if name.isascii() else careful(name)
+        return lambda name: name.endswith(pattern[1:]) if name.isascii() else match_in_locale(name)
     match = re.compile(_translated(pattern), re.DOTALL | (re.IGNORECASE if folds else 0)).fullmatch
-    return lambda name: match(name) if name.isascii() else careful(name)
+    return lambda name: match(name) if name.isascii() else match_in_locale(name)
 
 
 def _has_odd_range(pattern: bytes) -> bool:
-    """One that runs over letters and something else, or backwards: locales differ about these."""
+    """Return True if a range in brackets mixes letters with other characters or runs backwards: its meaning depends on
+    the locale.
+    """
     for brackets in re.findall(rb"\[[!^]?([\w.,:=+@%-]+)\]", pattern, re.ASCII):
         inner = brackets.strip(b"-")
         for each in _RANGE.findall(inner):
@@ -49,23 +56,24 @@ _ALPHABETS = (b"0123456789", b"abcdefghijklmnopqrstuvwxyz", b"ABCDEFGHIJKLMNOPQR
 
 
 def _translated(pattern: bytes) -> bytes:
+    """Return the regular expression of a pattern."""
     parts = []
-    for escaped, stars, one, negated, members, plain in _TOKEN.findall(pattern):
+    for escaped, stars, any_byte, negated, members, literal in _TOKEN.findall(pattern):
         if stars:
             parts.append(b".*")
-        elif one:
+        elif any_byte:
             parts.append(b".")
         elif members:
             inner = re.escape(members).replace(rb"\-", b"-")
             head, body, tail = _dashes(inner)
             parts.append(b"[" + (b"^" if negated else b"") + head + body + tail + b"]")
         else:
-            parts.append(re.escape(escaped or plain))
+            parts.append(re.escape(escaped or literal))
     return b"".join(parts)
 
 
 def _dashes(members: bytes) -> tuple[bytes, bytes, bytes]:
-    """Those at the ends are themselves."""
+    """Return the members of brackets, with dashes at the ends escaped: these stand for themselves."""
     body = members.strip(b"-")
     has_some = len(body) < len(members)
     return (rb"\-" if has_some else b""), body, b""

@@ -1,9 +1,9 @@
-"""Layouts of files on Lustre, summed up in bounded memory: by number and size of stripes, pattern, pool; use of OSTs.
+"""Sums of the layouts of files on Lustre, in bounded memory: number and size of stripes, patterns, pools, use of OSTs.
 
-Layouts say which stripes lie on which OST, but nobody says how many bytes each holds without asking all OSTs. So bytes
-of OSTs are an estimate: those of a file as its stripes divide them; where less is allocated (holes), each OST has the
-same share of that. Stale mirrors count as empty. All other bytes are sizes of files. A file with several names counts
-with each.
+A layout says on which OST each stripe lies, but only the OSTs know how many bytes each object holds. The bytes per OST
+are therefore an estimate: the size of a file divided among its stripes, and scaled down equally if less is allocated
+(holes). Stale mirrors count as empty. All other bytes are file sizes. A file with several names counts once for each
+name.
 """
 
 from __future__ import annotations
@@ -27,23 +27,32 @@ from pcopy.lustre.blob import (
 from pcopy.text import shown
 
 MOST_ROWS = 4096
-"""Different layouts, OSTs, pools that are told apart; a hostile owner may make any number of layouts."""
+"""Maximum number of different layouts, OSTs or pools that are counted separately, since a user may create any number of
+layouts.
+"""
 
 OTHERS = "others"
-"""What all further ones are called."""
+"""Name of the row that collects all further layouts or pools."""
 OTHER = -1
-"""The same where rows have numbers."""
+"""Number of the row that collects all further OSTs, counts or sizes."""
 
 PATTERNS = ("raid0", "overstriped", "mdt", "composite", "self-extending", "mirrored", "released", "none yet", "unknown")
-"""What a file is by its layout, the last one that fits: stripes on OSTs; several of them on one OST; data on the MDT
-only; several components (PFL), which may extend themselves (SEL); mirrors (FLR); data in an archive (HSM); no layout
-yet; and one that could not be read or is not known here."""
+"""Classes of files by their layout. The last one that applies is counted.
+
+- ``raid0``: stripes on OSTs. ``overstriped``: several stripes on one OST.
+- ``mdt``: data on the MDT only.
+- ``composite``: several components (PFL). ``self-extending``: components that extend themselves (SEL).
+- ``mirrored``: mirrors (FLR).
+- ``released``: data in an archive (HSM).
+- ``none yet``: no layout yet.
+- ``unknown``: a layout that could not be read, or is not known to pcopy.
+"""
 
 Tables = dict[str, dict[Any, list[int]]]
 
 
 class LayoutSums:
-    """Of one file system, as one rank has met it, or all ranks. ``path``: the shortest one of a directory there."""
+    """The sums for one file system, of one rank or of all ranks. ``path`` is the shortest path of a directory on it."""
 
     def __init__(self, path: bytes) -> None:
         self.path = path
@@ -51,12 +60,23 @@ class LayoutSums:
             name: {}
             for name in ("layouts", "stripe_counts", "stripe_sizes", "patterns", "pools", "osts", "mdt", "mdts")
         }
-        """Rows with two numbers each. Files, and their bytes: by ``layouts`` in words, ``stripe_counts``,
-        ``stripe_sizes`` (bytes; 0: no stripes), ``patterns``, ``pools``. Objects, and estimated bytes: by ``osts``.
-        Files with data on their MDT, and estimated bytes there: the row 0 of ``mdt``. Directories: by ``mdts``."""
+        """Tables of rows with two numbers each.
+
+        - Number of files, and their bytes: by ``layouts`` (as text), ``stripe_counts``, ``stripe_sizes`` (bytes; 0: no
+          stripes), ``patterns``, ``pools``.
+        - Number of objects, and estimated bytes: by ``osts``.
+        - Number of files with data on their MDT, and estimated bytes there: row 0 of ``mdt``.
+        - Number of directories: by ``mdts``.
+        """
 
     def add(self, striping: Striping | None, size: int, allocated: int) -> None:
-        """A regular file of ``size`` bytes, with so many ``allocated``; without ``striping`` it has no layout yet."""
+        """Add a regular file.
+
+        Args:
+            striping: its layout; None if it has none yet.
+            size: its size in bytes.
+            allocated: allocated bytes.
+        """
         if striping is None:
             self._add("patterns", "none yet", size)
             return
@@ -71,15 +91,15 @@ class LayoutSums:
         placed = [*_placed(striping, size)]
         whole = sum(part for _, part in placed)
         for ost, part in placed:
-            here = part if allocated >= whole else part * allocated // whole
-            self._add("mdt" if ost is None else "osts", ost or 0, here)
+            part_allocated = part if allocated >= whole else part * allocated // whole
+            self._add("mdt" if ost is None else "osts", ost or 0, part_allocated)
 
     def add_unknown(self, size: int) -> None:
-        """A file whose layout could not be read, or is none that is known here."""
+        """Add a file whose layout could not be read, or is not known to pcopy."""
         self._add("patterns", "unknown", size)
 
     def add_directory(self, mdt: int) -> None:
-        """One that this MDT keeps."""
+        """Add a directory that this MDT stores."""
         self._add("mdts", mdt, 0)
 
     def _add(self, table: str, key: str | int, size: int, number: int = 1) -> None:
@@ -92,31 +112,31 @@ class LayoutSums:
         row[1] += size
 
     def merge(self, tables: Tables) -> None:
-        """Adds what another rank has met of the same file system."""
+        """Add the tables of another rank for the same file system."""
         for name, rows in tables.items():
             for key, (number, size) in rows.items():
                 self._add(name, key, size, number)
 
 
 class AllLayoutSums:
-    """Of all file systems, by their mount codes."""
+    """The sums for all Lustre file systems, by mount code."""
 
     def __init__(self) -> None:
         self.met: dict[int, LayoutSums] = {}
 
     def words(self) -> bytes:
-        """For ``merge``."""
+        """Return the packed sums, for ``merge``; empty if there are none."""
         return (
             dump_primitives([(mount, each.path, each.tables) for mount, each in self.met.items()]) if self.met else b""
         )
 
     def merge(self, words: bytes) -> None:
-        """Adds what another rank has met."""
+        """Add the packed sums of another rank."""
         for mount, path, tables in load_primitives(words):
             self.at(mount, path).merge(tables)
 
     def at(self, mount: int, path: bytes) -> LayoutSums:
-        """Of the file system of a directory."""
+        """Return the sums for the file system of the directory ``path``."""
         sums = self.met.setdefault(mount, LayoutSums(path))
         if len(path) <= len(sums.path):
             sums.path = min(path, sums.path, key=lambda each: (len(each), each))
@@ -124,12 +144,12 @@ class AllLayoutSums:
 
     @property
     def in_order(self) -> list[LayoutSums]:
-        """By path."""
+        """The sums sorted by path."""
         return sorted(self.met.values(), key=lambda each: each.path)
 
 
 def pattern_of(striping: Striping) -> str:
-    """One of ``PATTERNS``."""
+    """Return the class of a layout, one of ``PATTERNS``."""
     components = striping.components
     if any(each.pattern & RELEASED for each in components):
         return "released"
@@ -145,15 +165,15 @@ def pattern_of(striping: Striping) -> str:
 
 
 def last_used(striping: Striping) -> Component:
-    """The component that tells the stripes of a file: of a composite layout the last one that has objects."""
+    """Return the component that determines the stripes of a file: the last one with objects in a composite layout."""
     used = [each for each in striping.components if each.flags & INITIALISED and not each.flags & EXTENSION]
     return used[-1] if used else striping.components[0]
 
 
 def _placed(striping: Striping, size: int) -> Iterator[tuple[int | None, int]]:
-    """The OST of each object, or None for the MDT, and how many of the ``size`` bytes of the file lie there.
+    """Yield the OST of each object, or None for the MDT, and how many of the ``size`` bytes of the file lie there.
 
-    Stripes of a component begin with the file, not with the component.
+    The stripes of a component are counted from the beginning of the file, not of the component.
     """
     for each in striping.components:
         if each.pattern & RELEASED or (striping.is_composite and not each.flags & INITIALISED):
@@ -168,7 +188,12 @@ def _placed(striping: Striping, size: int) -> Iterator[tuple[int | None, int]]:
 
 
 def _up_to(end: int, place: int, stripe: int, stripes: int) -> int:
-    """How many of the first ``end`` bytes lie in the object at that ``place`` of so many stripes."""
+    """Return how many of the first ``end`` bytes of a file lie in the object with the index ``place``.
+
+    Args:
+        stripe: stripe size in bytes.
+        stripes: number of stripes.
+    """
     if not stripe:
         return end if place == 0 else 0
     rounds, rest = divmod(end, stripe * stripes)

@@ -1,6 +1,7 @@
-"""Where symbolic links are followed, a directory may lead back into itself, or into what is being made.
+"""Detection of endless paths when symbolic links are followed: a directory may lead back to itself, or into the target.
 
-Both would have no end, so both fail. A path without a repetition is finite, and only links (and bind mounts) repeat.
+Both would never end, so both fail. A path without a repeated directory is finite, and only symbolic links and bind
+mounts can cause a repetition.
 """
 
 from __future__ import annotations
@@ -24,24 +25,33 @@ _UPWARDS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 def check_repetition(
     sources: Directories, path: bytes, status: os.stat_result, shown_as: Callable[[bytes], bytes]
 ) -> None:
-    """Raises ``Problem`` if the directory ``path``, which has this ``status``, is one of those above it.
+    """Raise ``Problem`` (ELOOP) if the directory ``path``, which has this ``status``, is the same as one of its
+    parents.
 
-    ``shown_as`` tells what a path is called in messages.
+    Args:
+        shown_as: returns the path as messages show it.
     """
     for above, identity in sources.above(path):
         if (sources.mounts.device(identity.mount), identity.inode) == (status.st_dev, status.st_ino):
             text = f"a symbolic link leads back to {shown(shown_as(above))}"
-            raise Problem("scan", errno.ELOOP, on_source=True, text=f"{text}, in which it lies itself")
+            raise Problem("scan", errno.ELOOP, on_source=True, text=f"{text}, which contains it")
 
 
 def check_outside(
     directory: int, status: os.stat_result, around: int, names: Sequence[bytes], *, all_the_way: bool
 ) -> None:
-    """Raises ``Problem`` if ``directory`` is a target, or with ``all_the_way`` anywhere below one.
+    """Raise ``Problem`` if ``directory`` is a target or, with ``all_the_way``, lies anywhere below one.
 
-    All targets lie in one directory ``around`` them, by these ``names``, or are that directory itself (an empty name);
-    so it is enough to know what lies in that on the way up. Whoever has come down from a directory that lies in none
-    need not go all the way. Directories are open descriptors.
+    All targets lie in one directory ``around`` under these ``names``, or are that directory itself (an empty name). It
+    is therefore enough to check, on the way up to the root directory, through which entry of ``around`` the path leads.
+    A caller that has come from a directory outside of all targets, not through a symbolic link, only needs to check one
+    level.
+
+    Args:
+        directory: open descriptor of the directory; ``status`` is its status.
+        around: open descriptor of the directory that contains the targets.
+        names: names of the targets in it.
+        all_the_way: check all parent directories.
     """
     with failing("open", on_source=True):
         is_inside = _lies_in(directory, status, around, names, all_the_way=all_the_way)
@@ -50,34 +60,37 @@ def check_outside(
 
 
 def _lies_in(directory: int, status: os.stat_result, around: int, names: Sequence[bytes], *, all_the_way: bool) -> bool:
+    """Return True if ``directory`` is a target or lies below one; see ``check_outside``."""
     top = _identity(around)
     below: _Inode | None = None
     at: _Inode = status.st_dev, status.st_ino
-    passing = os.dup(directory)
+    descriptor = os.dup(directory)
     try:
         while at != below:
             if at == top:
                 return b"" in names or (below is not None and _is_one_of(around, names, below))
             if below is not None and not all_the_way:
                 return False
-            entered = open_patiently(b"..", _UPWARDS, dir_fd=passing)
-            let_go(passing)
-            passing = entered
-            below, at = at, _identity(passing)
+            entered = open_patiently(b"..", _UPWARDS, dir_fd=descriptor)
+            let_go(descriptor)
+            descriptor = entered
+            below, at = at, _identity(descriptor)
     finally:
-        let_go(passing)
+        let_go(descriptor)
     return False
 
 
-def _is_one_of(around: int, names: Sequence[bytes], directory: _Inode) -> bool:
+def _is_one_of(parent: int, names: Sequence[bytes], directory: _Inode) -> bool:
+    """Return True if one of the ``names`` in ``parent`` is that directory."""
     for name in names:
         with suppress(FileNotFoundError):
-            found = os.stat(name, dir_fd=around, follow_symlinks=False)
+            found = os.stat(name, dir_fd=parent, follow_symlinks=False)
             if (found.st_dev, found.st_ino) == directory:
                 return True
     return False
 
 
 def _identity(descriptor: int) -> _Inode:
+    """Return device and inode number of an open directory."""
     status = os.fstat(descriptor)
     return status.st_dev, status.st_ino

@@ -1,4 +1,6 @@
-"""The names in a directory: listed patiently, and spread over the ranks where they are very many."""
+"""Listing of the names in a directory, with retries after transient errors, and their distribution over the ranks if
+there are very many.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +19,21 @@ from pcopy.fsio.patience import PASSING, PAUSES, naps
 from pcopy.fsio.problem import Problem, failing
 
 NAMES_AT_ONCE = 256
-"""A directory with as many names or more is looked at in batches of as many, by all ranks."""
+"""Number of names from which on a directory is processed in batches of this size, by all ranks."""
 
 IN_MEMORY = 4096
-"""Batches that are held before a spool is opened: about a million names."""
+"""Number of batches that are kept in memory before a spool is opened: about a million names."""
 
 
 MOST_REMEMBERED = 1 << 16
-"""Names of one directory among which a repeated one is found for certain: some 6 MB."""
+"""Number of names of one directory among which a repeated one is certainly found: some 6 MB."""
 
 
 class _Once:
-    """Drops the names that a directory lists a second time, as network file systems may while it changes.
+    """Drops names that a directory lists a second time, as network file systems may while the directory changes.
 
-    The last ``MOST_REMEMBERED`` names are remembered, and as many before them. Directories with fewer names than a
-    batch has are examined by themselves, without memory.
+    It remembers the last ``MOST_REMEMBERED`` names, and as many before them. Directories with fewer names than one
+    batch need no memory between batches.
     """
 
     def __init__(self) -> None:
@@ -39,7 +41,7 @@ class _Once:
         self._earlier: set[bytes] = set()
 
     def drop_repeated(self, listed: Listed) -> None:
-        """Keep each name of the batch that was not listed before."""
+        """Remove from the batch all names that were listed before."""
         names = listed.names.split(b"/") if listed.number else []
         distinct = {*names}
         if len(distinct) < len(names) or not (self._recent.isdisjoint(distinct) and self._earlier.isdisjoint(distinct)):
@@ -59,10 +61,10 @@ class _Once:
 
 
 class Listing:
-    """The first names of a directory as they are ``listed``, each once."""
+    """The current batch of names of a directory, ``listed``, each name once."""
 
     def __init__(self, kernel: Kernel | None = None, listed: Listed | None = None) -> None:
-        """Without a ``kernel`` of no directory."""
+        """Without a ``kernel`` it is the empty listing of no directory."""
         self._kernel = kernel
         self.listed = listed or Listed(Verdicts(1))
         self._once = _Once()
@@ -70,21 +72,23 @@ class Listing:
 
     @property
     def names(self) -> bytes:
-        """Of those that are listed at present."""
+        """The names of the current batch, packed."""
         return self.listed.names
 
     @property
     def number(self) -> int:
-        """How many they are."""
+        """The number of names in the current batch."""
         return self.listed.number
 
     @property
     def is_large(self) -> bool:
-        """May there be more of them?"""
+        """True if there may be further batches."""
         return self.listed.rest is not None
 
     def go_on(self) -> Stepwise[bool]:
-        """The next names instead of these; False if there are none. Raises ``Problem``, once there are none."""
+        """Read the next batch of names; return False if there is none. Raise ``Problem`` at the end if reading has
+        failed.
+        """
         if self._kernel is None:
             return False
         while self.listed.rest is not None:
@@ -99,9 +103,10 @@ class Listing:
 
 
 def begin_list(kernel: Kernel, directory: int, *, detailed: bool = False, on_source: bool = True) -> Stepwise[Listing]:
-    """Lists an open directory of either side, with kinds and inodes if it is ``detailed``.
+    """List an open directory of either side; raise ``Problem`` if that fails, also after retries of transient errors.
 
-    Raises ``Problem`` if an error stays, or is none that may pass.
+    Args:
+        detailed: True to get types and inode numbers as well.
     """
     for pause in (*PAUSES, None):
         listed = yield from waited(kernel, kernel.submit(List(directory, NAMES_AT_ONCE, detailed, on_source)))
@@ -119,7 +124,7 @@ def begin_list(kernel: Kernel, directory: int, *, detailed: bool = False, on_sou
 
 
 def _check(listed: Listed) -> None:
-    """Raises ``Problem`` if the names can't be read."""
+    """Raise ``Problem`` if the names could not be read."""
     if listed.verdicts.codes[0] != Code.DONE:
         raise listed.verdicts.problem(0)
 
@@ -128,14 +133,14 @@ _HEAD = struct.Struct("=I")
 
 
 def _pack_listed(listed: Listed) -> bytes:
-    """Names alone, or with kinds and inodes, for ``unpack_listed``."""
+    """Return the names of a batch, with types and inode numbers if it has them, for ``unpack_listed``."""
     if not listed.kinds:
         return listed.names
     return b"".join((_HEAD.pack(listed.number), listed.kinds, listed.inodes.tobytes(), listed.names))
 
 
 def unpack_listed(packed: bytes) -> tuple[bytes, bytes, bytes]:
-    """Names, kinds and inodes of a directory that was listed with these."""
+    """Return names, types and inode numbers of a batch that was packed with types."""
     (number,) = _HEAD.unpack_from(packed)
     inodes = _HEAD.size + number
     names = inodes + 8 * number
@@ -143,16 +148,17 @@ def unpack_listed(packed: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 class NamesSpool:
-    """Packed names in the order in which they came, to be read once: a great many wait in a file, not in memory."""
+    """A queue of packed batches of names, read once in the same order; a very long one is spilled to a file."""
 
     def __init__(self, open_spool: SpoolFactory) -> None:
         self._open_spool = open_spool
         self._held: list[bytes] = []
         self._spool: BinaryIO | None = None
         self.number = 0
-        """How many have come."""
+        """Number of batches that were added."""
 
     def append(self, packed: bytes) -> None:
+        """Add a packed batch of names."""
         self.number += 1
         if self._spool is None and len(self._held) >= IN_MEMORY:
             self._spool = self._open_spool()
@@ -173,10 +179,12 @@ class NamesSpool:
 def spread(
     listing: Listing, spool: NamesSpool, is_done: Callable[[Listed], bool] = lambda listed: False
 ) -> Stepwise[int]:
-    """Puts all names into ``spool``, in batches (joined by slashes; ``unpack_listed``); returns their number. With some
-    of them ``is_done`` may have done all that there is to do: they are left out.
+    """Put all names of a directory into ``spool``, in batches (``unpack_listed``); return their number.
 
-    Raises ``Problem``; then the names that were read before it are there.
+    Raise ``Problem`` if the directory cannot be read to its end; the names read before it are in the spool then.
+
+    Args:
+        is_done: returns True if it has processed a batch completely; such a batch is not put into the spool.
     """
     number = 0
     while True:

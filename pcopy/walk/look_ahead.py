@@ -1,7 +1,7 @@
-"""Goes through a tree on rank 0 before a job begins, up to a budget: is there room for it, do filters select anything?
+"""A preliminary walk on rank 0 before a job begins, up to a budget: is there enough space, do filters select anything?
 
-Nothing is kept of it, and no trace is left: directories are opened by their descriptors, following no link and without
-a change of their access times. Where that can't be, and where the budget is used up, the walk is not complete.
+It keeps nothing and leaves no trace: directories are opened without following symbolic links and with O_NOATIME. The
+walk is incomplete where that is not permitted, or when the budget is used up.
 """
 
 from __future__ import annotations
@@ -14,26 +14,31 @@ from collections.abc import Callable, Iterator
 from pcopy.fsio.patience import open_patiently
 
 MOST_ENTRIES = 100_000
-"""Entries that are looked at: with a server's latency the seconds end it before."""
+"""Maximum number of entries that are examined. With the latency of a file server the time limit
+ends the walk before.
+"""
 
 MOST_SECONDS = 1.0
-"""For which a job may be held up by this."""
+"""Maximum number of seconds by which this may delay a job."""
 
 _LOOKED = 64
-"""Entries after each of which the clock is asked."""
+"""Number of entries after which the clock is read."""
 
 _QUIETLY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NOATIME | os.O_CLOEXEC
 
 Selects = Callable[[bytes, os.stat_result], bool]
-"""Is the item with this path below the root, and this status, selected? A directory that is not is not entered."""
+"""A function that returns True if the item with this path below the root, and this status, is selected; other
+directories are not entered.
+"""
 
 
 def everything(path: bytes, status: os.stat_result) -> bool:
+    """Return True: select every item."""
     return True
 
 
 class LookAhead:
-    """One budget, for all trees that are gone through with it."""
+    """One budget of entries and seconds for all trees that are walked with it."""
 
     def __init__(
         self,
@@ -45,13 +50,16 @@ class LookAhead:
         self._clock = clock
         self._until = clock() + seconds
         self.is_complete = True
-        """Has everything been seen?"""
+        """True if everything has been examined so far."""
 
     def items(
         self, root: bytes, selects: Selects = everything, *, one_file_system: bool = False
     ) -> Iterator[tuple[bytes, os.stat_result]]:
-        """What is selected in the directory ``root``: paths below it, a directory before what is in it. With
-        ``one_file_system`` what is mounted in it is not entered."""
+        """Yield path (below the directory ``root``) and status of all selected items, a directory before its contents.
+
+        Args:
+            one_file_system: True if file systems mounted below ``root`` are not entered.
+        """
         opened = self._open(root, None)
         if opened is None:
             return
@@ -59,11 +67,11 @@ class LookAhead:
         try:
             device = os.fstat(opened).st_dev
             while pending:
-                above, entries, around = pending[-1]
+                above, entries, directory = pending[-1]
                 entry = next(entries, None)
                 if entry is None:
                     pending.pop()
-                    os.close(around)
+                    os.close(directory)
                     continue
                 name, status = entry
                 path = above + name
@@ -71,22 +79,23 @@ class LookAhead:
                     continue
                 yield path, status
                 if stat.S_ISDIR(status.st_mode) and not (one_file_system and status.st_dev != device):
-                    opened = self._open(name, around)
+                    opened = self._open(name, directory)
                     if opened is not None:
                         pending.append((path + b"/", self._listed(opened), opened))
         finally:
             for *_, opened in pending:
                 os.close(opened)
 
-    def _open(self, name: bytes, around: int | None) -> int | None:
+    def _open(self, name: bytes, parent: int | None) -> int | None:
+        """Open a directory; return None, and record that the walk is incomplete, if that fails."""
         try:
-            return open_patiently(name, _QUIETLY, dir_fd=around)
+            return open_patiently(name, _QUIETLY, dir_fd=parent)
         except OSError:
             self.is_complete = False
             return None
 
     def _listed(self, directory: int) -> Iterator[tuple[bytes, os.stat_result]]:
-        """The entries of an open directory, as long as there is anything left of the budget."""
+        """Yield the entries of an open directory while the budget lasts."""
         try:
             with os.scandir(directory) as entries:
                 for number, entry in enumerate(entries):

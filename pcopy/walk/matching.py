@@ -1,10 +1,10 @@
-"""Asks columns what ``pcopy.walk.expression`` has parsed: which of some items of a directory fulfil it?
+"""Evaluation of a tree that ``pcopy.walk.expression`` has parsed on columns of items of a directory.
 
-A test takes rows and returns those that fulfil it, in their order; so what stands behind an *and* is asked only of the
-rows that are left, as find does. There is no object for each item.
+A test takes rows and returns those that fulfil it, in their order. So a test after an *and* is evaluated only for the
+remaining rows, as find does. No object is created for each item.
 
-Tests are *cheap* if what a directory tells of its names is enough: names, types. The others want ``Rows``, and so a
-look at each item that is left.
+A test is *cheap* if names and types from the directory's listing are enough. All others need ``Rows``, and thus a
+stat(2) of each remaining item.
 """
 
 from __future__ import annotations
@@ -42,12 +42,16 @@ _INTO = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBL
 
 
 class Items:
-    """Some items of one ``directory`` (open; below 0: of paths from the working one), each with the letter of its type
-    (``KINDS``), and with ``rows`` if they were looked at.
+    """Some items of one ``directory``, each with the letter of its type (``KINDS``), and with ``rows`` if they were
+    statted.
 
-    ``above`` is the beginning of their paths, as these are told: with a slash at its end. ``pruned`` are rows of
-    directories that are not entered; ``printed`` those of a ``-print`` of the expression, once for each; ``unseen``
-    those that have gone, or could not be looked at.
+    Fields:
+
+    - ``directory``: open descriptor; a negative one means that names are paths from the working directory.
+    - ``above``: the common beginning of their paths as these are reported, ending with a slash.
+    - ``pruned``: rows of directories that are not entered (``-prune``).
+    - ``printed``: rows that a ``-print`` of the expression reports, once for each of them.
+    - ``unseen``: rows of items that have vanished or could not be statted.
     """
 
     __slots__ = ("above", "directory", "kinds", "names", "printed", "pruned", "rows", "unseen")
@@ -69,11 +73,12 @@ class Items:
 
     @property
     def seen(self) -> Rows:
+        """The columns, which must exist."""
         assert self.rows is not None
         return self.rows
 
     def chosen(self, rows: Sequence[int], seen: Rows | None = None) -> Items:
-        """Some of them, in their order."""
+        """Return the items of these rows, in their order, with the columns ``seen`` if given."""
         names, kinds = self.names, self.kinds
         columns = seen if seen is not None else None if self.rows is None else self.rows.chosen(rows)
         return Items(
@@ -86,11 +91,11 @@ class Items:
 
 
 Test = Callable[[Items, Sequence[int]], Sequence[int]]
-"""The rows, of those that it is given, that fulfil it."""
+"""A function that takes items and rows, and returns those rows that fulfil the test."""
 
 
 def wanted(tree: Tree) -> int:
-    """The columns that it asks for."""
+    """Return the mask of the columns that the tree needs."""
     if tree[0] == "between":
         return _BIT_OF[tree[1]]
     if tree[0] in ("and", "or", "not"):
@@ -102,37 +107,41 @@ def wanted(tree: Tree) -> int:
 
 
 def is_cheap(tree: Tree) -> bool:
-    """Does it need no look at the items?"""
+    """Return True if the tree needs no status of the items."""
     return all(map(is_cheap, tree[1:])) if tree[0] in ("and", "or", "not") else tree[0] in _CHEAP
 
 
 def opens(tree: Tree, test: str) -> bool:
-    """Does it have this ``test``, which needs more than a status?"""
+    """Return True if the tree contains this ``test``, which needs more than a status."""
     return any(opens(each, test) for each in tree[1:]) if tree[0] in ("and", "or", "not") else tree[0] == test
 
 
 def _acts(tree: Tree) -> bool:
+    """Return True if the tree contains an action (``-prune``, ``-print``)."""
     return any(map(_acts, tree[1:])) if tree[0] in ("and", "or", "not") else tree[0] in _ACTS
 
 
 def parted(tree: Tree) -> tuple[Tree, Tree]:
-    """Two trees of which both have to be fulfilled: a cheap one, which is asked first, and the rest."""
+    """Split a tree into two trees that must both be fulfilled: a cheap one, which is evaluated first, and the rest."""
     cheap: list[Tree] = []
-    dear: list[Tree] = []
+    expensive: list[Tree] = []
     acts = _acts(tree)
     for each in _conjuncts(tree):
-        (cheap if is_cheap(each) and not (acts and dear) else dear).append(each)
-    return _all_of(cheap), _all_of(dear)
+        (cheap if is_cheap(each) and not (acts and expensive) else expensive).append(each)
+    return _all_of(cheap), _all_of(expensive)
 
 
 def types_of(tree: Tree) -> bytes | None:
-    """The types of all that fulfils a cheap tree, if it asks for nothing else (empty: any); None if it does."""
+    """Return the types of the items that fulfil a cheap tree (empty: any type), or None if it tests
+    anything but types.
+    """
     if tree == ("true",):
         return b""
     return bytes({*tree[1]}) if tree[0] == "type" else None
 
 
 def _conjuncts(tree: Tree) -> Iterable[Tree]:
+    """Yield the operands of all nested *and* nodes."""
     if tree[0] == "and":
         yield from _conjuncts(tree[1])
         yield from _conjuncts(tree[2])
@@ -141,6 +150,7 @@ def _conjuncts(tree: Tree) -> Iterable[Tree]:
 
 
 def _all_of(trees: list[Tree]) -> Tree:
+    """Return a tree that requires all of these trees."""
     trees = [tree for tree in trees if tree != ("true",)]
     if not trees:
         return ("true",)
@@ -151,7 +161,7 @@ def _all_of(trees: list[Tree]) -> Tree:
 
 
 def compiled(tree: Tree) -> Test:
-    """The test of a whole tree."""
+    """Return the test of a whole tree."""
     name, *operands = tree
     return _MAKERS[name](*operands)
 
@@ -167,6 +177,9 @@ def _and(left: Tree, right: Tree) -> Test:
 
 
 def _or(left: Tree, right: Tree) -> Test:
+    """Return a test for items that fulfil either tree; the right one is evaluated only for items that do not fulfil the
+    left.
+    """
     first, second = compiled(left), compiled(right)
 
     def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
@@ -184,6 +197,7 @@ def _or(left: Tree, right: Tree) -> Test:
 
 
 def _not(operand: Tree) -> Test:
+    """Return a test for items that do not fulfil the tree."""
     inner = compiled(operand)
 
     def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
@@ -215,7 +229,7 @@ def _name(pattern: bytes, folds: bool) -> Test:
 
 
 def _base(name: bytes) -> bytes:
-    """A path of the command line may have more than a name."""
+    """Return the last component of a name, since a PATH of the command line may have several."""
     if b"/" not in name:
         return name
     return os.path.basename(name.rstrip(b"/")) or b"/"
@@ -242,6 +256,7 @@ def _type(letters: bytes) -> Test:
 
 
 def _between(column: str, least: int | None, most: int | None) -> Test:
+    """Return a test for items whose column is within the bounds (None: no bound)."""
     low = -_UNBOUNDED if least is None else least
     high = _UNBOUNDED if most is None else most
 
@@ -255,6 +270,8 @@ def _between(column: str, least: int | None, most: int | None) -> Test:
 
 
 def _perm(how: str, of_files: int, of_directories: int) -> Test:
+    """Return a test of permission bits: equal (``=``), all set (``-``), or any set (``/``)."""
+
     def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
         modes, kinds = items.seen.mode, items.kinds
         found = []
@@ -269,6 +286,8 @@ def _perm(how: str, of_files: int, of_directories: int) -> Test:
 
 
 def _empty() -> Test:
+    """Return a test for empty files and directories."""
+
     def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
         sizes, kinds = items.seen.size, items.kinds
         return [
@@ -282,7 +301,9 @@ def _empty() -> Test:
 
 
 def _holds_nothing(directory: int, name: bytes) -> bool:
-    """False for what cannot be listed: the walk, which enters it, tells why."""
+    """Return True if a directory is empty. Return False if it cannot be listed: the walk reports the error when it
+    enters it.
+    """
     with suppress(OSError):
         opened = open_patiently(name, _INTO, dir_fd=directory)
         try:
@@ -301,6 +322,7 @@ def _xattr(name: bytes) -> Test:
 
 
 def _has_attribute(directory: int, item: bytes, name: bytes) -> bool:
+    """Return True if the item has this extended attribute; False if that cannot be determined."""
     with suppress(OSError):
         path = item if directory < 0 or item.startswith(b"/") else b"/proc/self/fd/%d/%b" % (directory, item)
         os.getxattr(path, name, follow_symlinks=False)
@@ -309,6 +331,7 @@ def _has_attribute(directory: int, item: bytes, name: bytes) -> bool:
 
 
 def _unknown_to(column: str, look_up: Callable[[int], object]) -> Test:
+    """Return a test of ids without an entry in the user or group database."""
     known: dict[int, bool] = {}
 
     def is_unknown(number: int) -> bool:

@@ -1,8 +1,8 @@
-r"""Patterns of gitignore as regular expressions for paths below a root, in bytes as git has them.
+r"""Translation of gitignore patterns into regular expressions for paths below a root, in bytes as git treats them.
 
-pathspec knows what stars, slashes and ``?`` mean, and is given nothing else: all that it reads in another way than git
-is translated here, as git's wildmatch.c has it. These are brackets, which it takes for Python's; ``\x``; and blanks at
-the end, for which it also takes the last byte of an à.
+The library pathspec handles stars, slashes and ``?``, and is given nothing else. Everything that it reads differently
+from git is translated here, following git's wildmatch.c: brackets, which pathspec treats as Python's; ``\x``; and
+trailing blanks, for which pathspec also mistakes the last byte of an à.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from io import BytesIO
 from pcopy.text import shown
 
 _EITHER, _DIRECTORY = "(?:(?P<ps_d>/)|$)", "(?P<ps_d>/)"
-"""How pathspec ends what matches a path, or a directory's alone, and all below it. Here that is of no interest."""
+"""The ends of pathspec's expressions for a path, or for a directory with all below it. They are replaced here."""
 _PRIVATE = 0xF0000
-"""From here on characters mean nothing to anybody: in pathspec's text they stand for what is translated here."""
+"""The first private-use code point. Such characters in pathspec's text stand for what is translated here."""
 _TOKEN = re.compile(
     rb"(?P<segment>(?<![^/])\*\*+(?![^/]))|(?P<star>\*+)|(?P<kept>[?/\w.-])|\\?+(?P<byte>[^/])", re.DOTALL
 )
 _ITEM = rb"\[:([^\]]*):\]|(\\.|[^%b\\])(?:-(\\.|[^\]\\]))?"
 _FIRST, _NEXT = (re.compile(_ITEM % excepted, re.DOTALL) for excepted in (b"", b"\\]"))
-"""In brackets: a class, or a byte, or from one to another. A bracket that comes first closes nothing."""
+"""Matches a member of brackets: a class, a byte, or a range. A closing bracket at the first position is a member."""
 _CLASSES = {
     b"alnum": "0-9A-Za-z",
     b"alpha": "A-Za-z",
@@ -37,21 +37,22 @@ _CLASSES = {
     b"upper": "A-Z",
     b"xdigit": "0-9A-Fa-f",
 }
-"""As git has them, whatever the locale."""
+"""Character classes as git defines them, independent of the locale."""
 LONGEST = 4096
-"""Bytes of a pattern in a file: no path is longer that the system takes."""
-_NOTHING = "no pattern that could match anything"
+"""Maximum length of a pattern in a file, in bytes: no path that the system accepts is longer (PATH_MAX)."""
+_NOTHING = "this pattern can match nothing"
 
 
 def translate(line: bytes) -> tuple[bytes, bool]:
-    """A regular expression for the paths that ``line`` matches, and whether it excludes them; ``ValueError``: none.
+    """Return a regular expression for the paths that ``line`` matches, and True if it excludes them. Raise
+    ``ValueError`` if it can match nothing.
 
-    Each blank counts, and there are no comments.
+    Every blank is significant, and there are no comments.
     """
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
     excludes = not line.startswith(b"!")
-    text, own = _for_pathspec(line if excludes else line[1:])
+    text, private = _for_pathspec(line if excludes else line[1:])
     regex, _ = GitIgnoreSpecPattern.pattern_to_regex(text)
     if regex is None:
         raise ValueError(_NOTHING)
@@ -62,38 +63,44 @@ def translate(line: bytes) -> tuple[bytes, bool]:
             regex = regex[: -len(end)] + instead
             break
     if "?P<" in regex:
-        raise ValueError("a pattern that is not understood")
-    return "".join(own.get(character, character) for character in regex).encode(), excludes
+        raise ValueError("this pattern is not supported")
+    return "".join(private.get(character, character) for character in regex).encode(), excludes
 
 
 def _for_pathspec(pattern: bytes) -> tuple[str, dict[str, str]]:
-    """``pattern`` in stars, slashes, ``?`` and characters that mean themselves, and the regular expressions of those
-    that stand for something else. Raises ``ValueError`` if it can match nothing."""
+    """Return ``pattern`` with all parts that pathspec reads differently replaced by private characters, and the regular
+    expression of each such character.
+
+    Raise ``ValueError`` if the pattern can match nothing.
+    """
     text, at = "", 0
-    own: dict[str, str] = {}
+    private: dict[str, str] = {}
     while at < len(pattern):
         token = _TOKEN.match(pattern, at)
         if pattern[at : at + 1] == b"[":
             regex, at = _bracket(pattern, at + 1)
         elif token is None:
-            raise ValueError("a backslash before a slash or at the end: write \\\\ for one that means itself")
+            raise ValueError("a backslash before a slash or at the end: write \\\\ for a literal backslash")
         else:
             at = token.end()
             if token["byte"] is None:
                 text += "**" if token["segment"] else "*" if token["star"] else token["kept"].decode()
                 continue
             regex = f"\\x{ord(token['byte']):02x}"
-        text += own.setdefault(regex, chr(_PRIVATE + len(own)))
+        text += private.setdefault(regex, chr(_PRIVATE + len(private)))
     _refuse_no_names(pattern, text)
-    if b"/" in pattern[1:-1]:  # one in brackets makes it a path, too
+    if b"/" in pattern[1:-1]:  # a slash inside brackets also makes it a path pattern
         text = "/" + text.removeprefix("/")
-    while text.endswith("/**/"):  # pathspec takes it for that without the stars
+    while text.endswith("/**/"):  # pathspec would ignore the stars
         text = text[:-4].removesuffix("/**") + ("/**/*/" if text[:-4] else "*/")
-    return text, {character: regex for regex, character in own.items()}
+    return text, {character: regex for regex, character in private.items()}
 
 
 def _bracket(pattern: bytes, at: int) -> tuple[str, int]:
-    """The regular expression of the bracket that has been opened before ``at``, and where it has ended."""
+    """Return the regular expression of the bracket that was opened before the offset ``at``, and the offset after it.
+
+    Raise ``ValueError`` if it is not closed or names an unknown class.
+    """
     negated = pattern[at : at + 1] in (b"!", b"^")
     at += negated
     members, item = "", _FIRST.match(pattern, at)
@@ -109,11 +116,13 @@ def _bracket(pattern: bytes, at: int) -> tuple[str, int]:
         if pattern[at : at + 1] == b"]":
             return f"(?!/)[{'^' * negated}{members}]", at + 1
         item = _NEXT.match(pattern, at)
-    raise ValueError(f"{_NOTHING}: a bracket is not closed; \\[ is one that means itself")
+    raise ValueError(f"{_NOTHING}: a bracket is not closed; write \\[ for a literal bracket")
 
 
 def _refuse_no_names(pattern: bytes, text: str) -> None:
-    """Raises ``ValueError`` for a ``pattern``, translated as ``text``, in which a part is no name of an item."""
+    """Raise ``ValueError`` if a part of ``pattern``, which was translated into ``text``, cannot be
+    the name of an item.
+    """
     if b"\0" in pattern or text in ("", "/"):
         raise ValueError(_NOTHING)
     parts = text.removeprefix("/").removesuffix("/").split("/")
@@ -127,9 +136,12 @@ def _refuse_no_names(pattern: bytes, text: str) -> None:
 
 
 def line_of(pattern: bytes, *, includes: bool = False) -> bytes:
-    """A pattern of the command line as a line for ``translate``; raises ``ValueError`` if it can match nothing.
+    """Return a pattern of the command line as a line for ``translate``; raise ``ValueError`` if it can match nothing.
 
-    There are no comments on a command line, and blanks at the end belong to the pattern.
+    There are no comments on a command line, and trailing blanks belong to the pattern.
+
+    Args:
+        includes: True for ``--include``, False for ``--exclude``.
     """
     if includes and pattern.startswith(b"!"):
         raise ValueError("begins with !, which excludes what is included; for a name that begins so write \\!")
@@ -141,9 +153,9 @@ def line_of(pattern: bytes, *, includes: bool = False) -> bytes:
 
 
 def lines_in(contents: bytes) -> Iterator[tuple[int, bytes]]:
-    """The patterns in a file, and in which line each stands, from 1. Blank lines and comments are none.
+    """Yield the patterns in a file with their line numbers, counted from 1; skip blank lines and comments.
 
-    Raises ``ValueError``, with the line, where one can match nothing.
+    Raise ``ValueError`` with the line number if a pattern can match nothing.
     """
     for number, line in enumerate(BytesIO(contents.removeprefix(b"\xef\xbb\xbf")), 1):
         pattern = _without_blanks(line.removesuffix(b"\n").removesuffix(b"\r"))
@@ -158,13 +170,14 @@ def lines_in(contents: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _without_blanks(line: bytes) -> bytes:
-    """At the end; a backslash keeps one, unless another stands before that."""
+    """Return the line without trailing blanks. A backslash keeps one blank, unless it is itself escaped."""
     bare = line.rstrip(b" ")
     backslashes = len(bare) - len(bare.rstrip(b"\\"))
     return line[: len(bare) + backslashes % 2]
 
 
 def _check(line: bytes) -> None:
+    """Raise ``ValueError`` if the line is a rule in rsync's form, or can match nothing."""
     if line[:2] in (b"- ", b"+ "):
         option = "--exclude" if line.startswith(b"-") else "--include"
         advice = f"write {option} with what follows; a name that begins so is written \\{line[:1].decode()}"

@@ -1,4 +1,4 @@
-"""Modes as find's ``-perm`` takes them: octal, or symbolic as chmod has it, applied to nothing."""
+"""Modes as find's ``-perm`` takes them: octal, or symbolic as for chmod, applied to a mode of 0."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ _SHIFT = {"u": 6, "g": 3, "o": 0}
 
 
 def bits_of(mode: str, *, directory: bool) -> int:
-    """The bits of ``mode``, which for a ``directory`` may be others (``X``). Raises ``ValueError``."""
+    """Return the bits of ``mode``, which may differ for a ``directory`` (``X``). Raise
+    ``ValueError`` if it is no mode.
+    """
     if re.fullmatch(r"[0-7]{1,5}", mode) and int(mode, 8) <= 0o7777:
         return int(mode, 8)
     bits = 0
@@ -20,13 +22,15 @@ def bits_of(mode: str, *, directory: bool) -> int:
         found = _CLAUSE.fullmatch(clause)
         if found is None:
             raise ValueError("an octal mode is expected, as 0644, or a symbolic one, as u=rw,g+w")
-        for operator, what in _ACTION.findall(found[2]):
-            bits = _applied(bits, found[1], operator, what, directory=directory)
+        for operator, letters in _ACTION.findall(found[2]):
+            bits = _applied(bits, found[1], operator, letters, directory=directory)
     return bits
 
 
 def _applied(bits: int, who: str, operator: str, what: str, *, directory: bool) -> int:
-    """A directory keeps the set-user-ID and set-group-ID bits where none is named."""
+    """Return ``bits`` after one symbolic action. A directory keeps its set-user-ID and set-group-ID bits unless ``s``
+    is named.
+    """
     reached = 0o7777 if not who or "a" in who else 0
     for each in who.replace("a", ""):
         reached |= _WHO[each]
@@ -40,6 +44,7 @@ def _applied(bits: int, who: str, operator: str, what: str, *, directory: bool) 
 
 
 def _wanted(bits: int, what: str, *, directory: bool) -> int:
+    """Return the bits that the letters of an action name, for user, group and others."""
     if what in _SHIFT and what:
         return (bits >> _SHIFT[what] & 7) * 0o111
     wanted = 0

@@ -1,7 +1,7 @@
-"""Reads lists of paths: saved listings (docs/formats/listing.md), and plain ones.
+"""Reader of lists of paths: saved listings (docs/formats/listing.md), and plain lists.
 
-Rule: nothing of a list is guessed. A line that is no item, and an end in the middle of one, are refused with the name
-of the list and the number of the line.
+Rule: nothing in a list is guessed. A line that is no item, and a file that ends in the middle of a line, are refused
+with the name of the list and the line number.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pcopy.text import shown
 
 STANDARD_INPUT = b"-"
 BEGINNING = b'{"format": "pcopy listing"'
-"""With which a saved listing begins."""
+"""The first bytes of a saved listing."""
 VERSION = 1
-"""Of the format: another one is refused."""
+"""Version of the format; other versions are refused."""
 TYPES = {
     "file": stat.S_IFREG,
     "directory": stat.S_IFDIR,
@@ -34,34 +34,34 @@ TYPES = {
     "block": stat.S_IFBLK,
     "socket": stat.S_IFSOCK,
 }
-"""What ``type`` may be, and what it is in ``st_mode``."""
+"""Values of ``type``, with the file type in ``st_mode``."""
 
 _NO_LISTS = {
-    b"path,path_b64,type": "is CSV, which no list is",
+    b"path,path_b64,type": "is CSV, not a list of paths",
     b'{"path": ': "is JSON without the first line of a saved listing",
-    b"PAR1": "is Parquet, which no list is",
+    b"PAR1": "is Parquet, not a list of paths",
 }
-"""How files begin that are like lists, and what they are."""
+"""Beginnings of files that are mistaken for lists, and what these files are."""
 
 _BLOCK = 1 << 20
-"""Bytes that are read at once."""
+"""Bytes that are read in one call."""
 LONGEST_LINE = 1 << 20
-"""Bytes of a line at most, without its end: a longer one is none of a list of paths."""
+"""Maximum length of a line in bytes, without its terminator; a longer one cannot be a path."""
 _SIZES = {"uid": 32, "gid": 32, "size": 64, "allocated": 64, "links": 32, "inode": 64, "device": 64}
-"""And the bits that hold them."""
+"""Integer fields, with the number of bits that they may have."""
 TIMES = ("atime_ns", "mtime_ns", "ctime_ns")
 _END_OF_TIME = 2**63 * 10**9
-"""The first time that 64 bits of seconds do not hold, in nanoseconds."""
+"""The first time that 64 bits of seconds cannot represent, in nanoseconds."""
 _NUMBERS = (*_SIZES, *TIMES)
 _ABSENT = type(None)
 _INTEGERS = {int, _ABSENT}
 
 
 class Recorded(NamedTuple):
-    """What a saved listing tells of an item; None: nothing. Times are nanoseconds since 1970."""
+    """The values that a saved listing has for an item; None if it has none. Times are nanoseconds since 1970."""
 
     type: int
-    """As in ``st_mode``, with ``mode`` beside it, which are the permission bits."""
+    """The file type, as in ``st_mode``. ``mode`` holds the permission bits."""
     mode: int | None
     uid: int | None
     gid: int | None
@@ -76,7 +76,9 @@ class Recorded(NamedTuple):
 
 
 _READ_ONCE: dict[bytes, int] = {}
-"""Descriptors of lists that are open already, by what the user calls them: what a pipe holds can be read once."""
+"""Descriptors of lists that are open already, by the name that the user gave: the contents of a pipe can be read only
+once.
+"""
 
 
 def check_whole(file: bytes, option: str, *, nul: bool, meant: Callable[[bytes], str]) -> None:
@@ -90,7 +92,7 @@ def check_whole(file: bytes, option: str, *, nul: bool, meant: Callable[[bytes],
         if look(file).is_stream:
             _READ_ONCE[file] = open_to_read(file).descriptor
             return
-    except OSError:  # the same is said below
+    except OSError:  # opening it below reports the error
         pass
     with SavedListing(file, option, nul=nul, meant=meant) as listing:
         listing.check_end()
@@ -100,7 +102,7 @@ _CUT_OFF = "has no end: the listing was cut off; write it anew"
 
 
 class Line(NamedTuple):
-    """An item that is listed in line ``number``, counted from 1; ``known`` is None in a plain list."""
+    """An item that stands in line ``number`` of a list, counted from 1; ``known`` is None in a plain list."""
 
     number: int
     path: bytes
@@ -108,10 +110,10 @@ class Line(NamedTuple):
 
 
 def from_root(directory: bytes, path: bytes) -> bytes:
-    """``path`` from the root, if it starts in ``directory``; what leads upwards at its beginning is resolved.
+    """Return ``path`` as an absolute path, if it starts in ``directory``; leading ``..`` components are resolved.
 
-    (``directory`` is without symbolic links, as a working directory is. Further names may be such links: ``..`` stays
-    behind them.)
+    ``directory`` must be free of symbolic links, as a working directory is. Further components may be symbolic links,
+    so ``..`` after them is kept.
     """
     if path.startswith(b"/"):
         return path
@@ -122,25 +124,32 @@ def from_root(directory: bytes, path: bytes) -> bytes:
 
 
 def without_return(line: bytes, directory: bytes) -> bytes:
-    """A line of a plain list, whose paths start in ``directory``: what editors of Windows put at its end belongs to a
-    name only if there is one that ends so."""
+    """Return a line of a plain list, whose paths start in ``directory``, without a trailing CR (as Windows editors
+    write) unless a file of that name exists.
+    """
     if not line.endswith(b"\r") or os.path.lexists(os.path.join(directory, line)):
         return line
     return line[:-1]
 
 
 class SavedListing:
-    """A list of paths, open; it can be gone through once, and closes at the end of a ``with``.
+    """An open list of paths, which can be iterated over once; a context manager that closes it.
 
-    ``directory`` is where relative paths of a saved listing start; None if the list is plain, not ``is_saved``.
-    Whatever it does raises ``Refused`` where the list cannot be read, or is none.
+    ``directory`` is where relative paths of a saved listing start. It is None in a plain list (not ``is_saved``). All
+    methods raise ``Refused`` if the list cannot be read, or is no list.
     """
 
     def __init__(
         self, file: bytes, option: str, *, nul: bool = False, meant: Callable[[bytes], str] = lambda file: ""
     ) -> None:
-        """``file`` is ``-`` for standard input. Errors name the ``option`` that it was given with, and what may be
-        ``meant`` by a file that is not there. Paths of a plain list end with a newline, or with a NUL if ``nul``."""
+        """Open the list and read its beginning.
+
+        Args:
+            file: path of the list; ``-`` for standard input.
+            option: the option with which the list was given, for error messages.
+            nul: paths of a plain list end with a NUL instead of a newline.
+            meant: returns advice for the message if the file does not exist.
+        """
         self._meant = meant
         self.name = f"{option} {'standard input' if file == STANDARD_INPUT else shown(file)}"
         self._nul = nul
@@ -152,9 +161,9 @@ class SavedListing:
             self._lines = self._split(b"\n" if self.is_saved or not nul else b"\0")
             if self.is_saved:
                 self.directory = self._header()
-            for beginning, what in _NO_LISTS.items():
+            for beginning, kind in _NO_LISTS.items():
                 if self._begun.startswith(beginning):
-                    raise Refused(f"{self.name}: {what}; write one that pwalk reads again: --output LIST.jsonl")
+                    raise Refused(f"{self.name}: {kind}; write one that pwalk reads again: --output LIST.jsonl")
         except BaseException:
             self._source.close()
             raise
@@ -169,7 +178,7 @@ class SavedListing:
         self._source.close()
 
     def __iter__(self) -> Iterator[Line]:
-        """What is listed; empty lines of a plain list are none."""
+        """Yield the listed items; empty lines of a plain list are skipped."""
         if self.is_saved:
             for number, line in self._lines:
                 yield self._item(number, line)
@@ -182,7 +191,9 @@ class SavedListing:
                 yield Line(number, path, None)
 
     def check_end(self) -> None:
-        """Raises ``Refused`` if a saved listing was cut off; where that takes one look, and not from a pipe."""
+        """Raise ``Refused`` if a saved listing was cut off. A pipe, whose end cannot be examined in advance, is not
+        checked.
+        """
         descriptor = self._source.fileno()
         try:
             status = os.fstat(descriptor)
@@ -197,10 +208,11 @@ class SavedListing:
         raise self.refused(ends + 1, _CUT_OFF)
 
     def refused(self, number: int, why: str) -> Refused:
-        """The error that names the list and the line."""
+        """Return the error that names the list and the line."""
         return Refused(f"{self.name}: line {number}: {why}")
 
     def _opened(self, file: bytes) -> BinaryIO:
+        """Open the list; raise ``Refused`` with advice if that fails."""
         if file in _READ_ONCE:
             return open(_READ_ONCE.pop(file), "rb", buffering=0)
         from pcopy.fsio.named_file import open_to_read
@@ -217,7 +229,7 @@ class SavedListing:
             raise Refused(f"{self.name}: cannot be opened: {error.strerror}") from None
 
     def _read(self, source: BinaryIO, size: int) -> bytes:
-        """So many bytes, or fewer at the end."""
+        """Read ``size`` bytes, or fewer at the end; raise ``Refused``."""
         parts: list[bytes] = []
         try:
             while size > 0 and (part := source.read(size)):
@@ -228,7 +240,7 @@ class SavedListing:
         return b"".join(parts)
 
     def _split(self, end: bytes) -> Iterator[tuple[int, bytes]]:
-        """Lines, numbered from 1."""
+        """Yield the lines, numbered from 1, without their terminator."""
         number, rest, block = 0, b"", self._begun
         while block:
             *whole, rest = (rest + block).split(end)
@@ -250,6 +262,7 @@ class SavedListing:
         return self.refused(number, f"is longer than any path{advice}")
 
     def _header(self) -> bytes:
+        """Check the first line of a saved listing; return the directory where its relative paths start."""
         for number, line in self._lines:
             header = self._object(number, line)
             if header.get("version") != VERSION or isinstance(header["version"], bool):
@@ -259,29 +272,31 @@ class SavedListing:
             if directory is None or not directory.startswith(b"/"):
                 raise self.refused(number, "has no directory_b64 from the root, where relative paths start")
             return directory
-        raise AssertionError  # it has begun
+        raise AssertionError  # unreachable: the file begins with ``BEGINNING``
 
     def _object(self, number: int, line: bytes) -> dict[str, Any]:
         found = None
         with suppress(ValueError, RecursionError):
             found = json.loads(line)
         if not isinstance(found, dict):
-            raise self.refused(number, f"is no JSON object: {shown(line[:80])}")
+            raise self.refused(number, f"is not a JSON object: {shown(line[:80])}")
         return found
 
     def _exact(self, number: int, item: dict[str, Any], key: str) -> bytes | None:
+        """Return the bytes of a base64 value, or None if the key is absent."""
         text = item.get(key)
         if text is None:
             return None
         try:
             path = a2b_base64(text, strict_mode=True)
         except (TypeError, ValueError, NoBase64):
-            raise self.refused(number, f"{key} is no base64") from None
+            raise self.refused(number, f"{key} is not base64") from None
         if not path or b"\0" in path:
-            raise self.refused(number, f"{key} is no path")
+            raise self.refused(number, f"{key} is not a valid path")
         return path
 
     def _item(self, number: int, line: bytes) -> Line:
+        """Return the item of a line; raise ``Refused`` if the line is not valid."""
         item = self._object(number, line)
         path = self._exact(number, item, "path_b64")
         if path is None:
@@ -291,7 +306,7 @@ class SavedListing:
             raise self.refused(number, f"type is none of {', '.join(TYPES)}")
         numbers = [*map(item.get, _NUMBERS)]
         if not {*map(type, numbers)} <= _INTEGERS:
-            raise self.refused(number, f"{self._wrong(item, _NUMBERS, 0)} is no integer")
+            raise self.refused(number, f"{self._wrong(item, _NUMBERS, 0)} is not an integer")
         for value, (key, bits) in zip(numbers, _SIZES.items(), strict=False):
             if value is not None and (value < 0 or value >> bits):
                 raise self.refused(number, f"{key} is out of range")
@@ -301,9 +316,11 @@ class SavedListing:
         return Line(number, path, Recorded(kind, self._mode(number, item), *numbers))
 
     def _wrong(self, item: dict[str, Any], keys: tuple[str, ...], default: int) -> str:
+        """Return the first of the ``keys`` whose value is no integer."""
         return next(key for key in keys if type(item.get(key, default)) not in _INTEGERS)
 
     def _path(self, number: int, item: dict[str, Any]) -> bytes:
+        """Return the value of ``path``; raise ``Refused`` if it is missing or not a valid path."""
         text = item.get("path")
         if not isinstance(text, str):
             raise self.refused(number, "has no path")
@@ -312,7 +329,7 @@ class SavedListing:
         except UnicodeEncodeError:
             path = b""
         if not path or b"\0" in path:
-            raise self.refused(number, "path is no path")
+            raise self.refused(number, "path is not a valid path")
         return path
 
     def _mode(self, number: int, item: dict[str, Any]) -> int | None:

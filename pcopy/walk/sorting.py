@@ -1,4 +1,4 @@
-"""Items in an order, however many they are: sorted on rank 0, with runs in temporary files (``ExternalSorter``)."""
+"""Sorting of any number of items on rank 0, with runs in temporary files (``ExternalSorter``)."""
 
 from __future__ import annotations
 
@@ -15,35 +15,37 @@ from pcopy.walk.forms import FIELDS
 from pcopy.walk.matching import Items
 
 KEYS = ("path", "name", "type", "size", "allocated", "links", "uid", "gid", "inode", "atime", "mtime", "ctime")
-"""By what is sorted; with a ``-`` before it backwards. Equal ones by their path."""
+"""The keys by which items can be sorted; a ``-`` before one reverses the order. Equal items are sorted by path."""
 
 _COLUMN = {
     **{name: column for name, (_, column) in FIELDS.items()},
     **{name: name for name in ("atime", "mtime", "ctime")},
 }
 _AT_ONCE = 1024
-"""Items that are handed on together."""
+"""Number of items that are returned together."""
 _BUDGET = 64 << 20
-"""Bytes of memory for what is sorted: some 200,000 items."""
+"""Bytes of memory for sorting: some 200,000 items."""
 _BACKWARDS = bytes(range(255, -1, -1))
 
 
 def mask_of(sort: str) -> int:
-    """The columns that the order needs."""
+    """Return the mask of the columns that the order needs."""
     column = _COLUMN.get(sort.removeprefix("-"), "")
     return next((bit for name, _, bit, _ in COLUMNS if name == column), 0)
 
 
 class SortedItems:
+    """Collects items and returns them in an order."""
+
     def __init__(self, sort: str, open_spool: Callable[[], BinaryIO]) -> None:
-        """``sort``: one of ``KEYS``."""
+        """``sort`` is one of ``KEYS``, after a ``-`` for the reverse order."""
         self._key = sort.removeprefix("-")
         self._backwards = sort.startswith("-")
         self._sorter = ExternalSorter(open_spool, _BUDGET)
         self._mask = 0
 
     def add(self, items: Items) -> None:
-        """Raises ``NotPutAside`` where there is no room for temporary files."""
+        """Add items; raise ``NotPutAside`` if a temporary file cannot be written."""
         rows, above = items.rows, items.above
         self._mask = 0 if rows is None else rows.mask
         columns = [] if rows is None else [getattr(rows, name) for name, _, bit, _ in COLUMNS if rows.mask & bit]
@@ -53,6 +55,7 @@ class SortedItems:
             self._sorter.add(key + b"\0" + paths[row], value)
 
     def _keys(self, items: Items, paths: list[bytes]) -> Iterator[bytes]:
+        """Return the sort key of each item."""
         if self._key == "path":
             keys = iter(paths)
         elif self._key == "name":
@@ -68,12 +71,12 @@ class SortedItems:
         return (key.translate(_BACKWARDS) + b"\xff" for key in keys)
 
     def in_order(self) -> Iterator[Items]:
-        """Some at a time."""
+        """Yield the items in their order, up to ``_AT_ONCE`` at a time."""
         records = self._sorter.sorted()
-        while some := list(islice(records, _AT_ONCE)):
-            values = [marshal.loads(value) for _, value in some]
-            names, kinds = [told[0] for told in values], bytes(told[1] for told in values)
-            yield Items(-1, b"", names, kinds, self._rows([told[2:] for told in values]))
+        while batch := list(islice(records, _AT_ONCE)):
+            values = [marshal.loads(value) for _, value in batch]
+            names, kinds = [each[0] for each in values], bytes(each[1] for each in values)
+            yield Items(-1, b"", names, kinds, self._rows([each[2:] for each in values]))
         self._sorter.close()
 
     def _rows(self, values: list[tuple[int, ...]]) -> Rows | None:

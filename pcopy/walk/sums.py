@@ -1,6 +1,8 @@
-"""What a walk has found, summed up in bounded memory: by type, size, age, depth, owner; the largest; what is unusual.
+"""Sums of a walk in bounded memory: by type, size, age, depth and owner; the largest files and directories; unusual
+items.
 
-Each rank sums up what it finds, and rank 0 merges what all of them say. A file with several names counts with each.
+Each rank sums up what it finds, and rank 0 merges the sums of all ranks. A file with several names counts once for each
+name.
 """
 
 from __future__ import annotations
@@ -25,34 +27,44 @@ if TYPE_CHECKING:
     from pcopy.fsio.kernel.interface import Kernel
 
 TOP = 20
-"""Files and directories that are named since they are the largest."""
+"""Number of the largest files, and of the largest directories, that are listed by name."""
 
 MOST_OWNERS = 1 << 16
-"""Different users, or groups, that are told apart; all further ones are one."""
+"""Maximum number of users, or groups, that are counted separately; all further ones are counted together."""
 
 OTHERS = -1
-"""Their number."""
+"""The id under which these are counted."""
 
 DEEPEST = 1000
-"""Depths from which on all count as this one."""
+"""Depths from this one on are counted together."""
 
 _DAY = 86400 * 10**9
-"""In nanoseconds."""
+"""Nanoseconds of a day."""
 
 AGES = (1, 7, 30, 90, 180, 365, 730, 1825)
-"""Days that part the ages of files. Before the first class is one for times that have not come yet."""
+"""Bounds of the classes of age, in days. A class for times in the future comes first."""
 
 UNUSUAL = ("set_id", "world_writable", "future", "control_characters", "not_utf8", "sparse", "hard_linked")
-"""What is counted of unusual items: set-user-ID or set-group-ID files; what everybody may write to; modified in the
-future; names with control characters; names that are no UTF-8; files with holes; files with several names."""
+"""Kinds of unusual items that are counted:
+
+- ``set_id``: set-user-ID or set-group-ID files,
+- ``world_writable``: items that everybody may write to,
+- ``future``: items modified in the future,
+- ``control_characters``: names with control characters,
+- ``not_utf8``: names that are not valid UTF-8,
+- ``sparse``: files with holes,
+- ``hard_linked``: files with several names.
+"""
 
 _FILE = ord("f")
 
 
 class WalkSums:
-    """Of one rank, or of all.
+    """The sums of one rank, or of all ranks.
 
-    ``now``: ages count back from it, in nanoseconds since 1970. A ``kernel`` that has a tally adds up columns.
+    Args:
+        now: time from which ages are counted, in nanoseconds since 1970.
+        kernel: a backend that may provide a ``Tally``, which adds up columns.
     """
 
     MASK = MODE | LINKS | OWNER | GROUP | SIZE | BLOCKS | ATIME | MTIME
@@ -60,33 +72,33 @@ class WalkSums:
     def __init__(self, now: int, kernel: Kernel | None = None) -> None:
         self._now = now
         self._bounds = [*(now - days * _DAY for days in reversed(AGES)), now]
-        """Moments that part the classes of age; one that is such a moment belongs to the older class."""
+        """Bounds of the classes of age; a time that equals a bound belongs to the older class."""
         self.tally = None if kernel is None else kernel.tally(self._bounds)
-        """What adds up columns; a kernel may add to it by itself (``pcopy.fsio.kernel.directory_batches.Look``)."""
+        """Adds up columns; the backend may also add to it directly (``pcopy.fsio.kernel.directory_batches.Look``)."""
         self.types: Counter[str] = Counter()
         self.size = 0
-        """Bytes of regular files, and what is allocated for all items."""
+        """Total bytes of regular files. ``allocated`` is the space allocated for all items."""
         self.allocated = 0
         self.sizes: Counter[int] = Counter()
-        """Files by the power of two that their size lies below, and the bytes of these."""
+        """Number of files by the bit length of their size; ``size_bytes``: the bytes of these files."""
         self.size_bytes: Counter[int] = Counter()
         self.ages: dict[str, Counter[int]] = {name: Counter() for name in ("mtime", "atime", "mtime_bytes")}
-        """Files by their class of age (0: the future)."""
+        """Number of files, or bytes, by class of age (0: the future)."""
         self.depths: Counter[int] = Counter()
         self.entries: Counter[int] = Counter()
-        """Directories by the power of two that the number of their entries lies below."""
+        """Number of directories by the bit length of their number of entries."""
         self.owners: dict[str, dict[int, list[int]]] = {"users": {}, "groups": {}}
-        """Items, bytes, and allocated bytes, by number."""
+        """Number of items, bytes, and allocated bytes, by user or group id."""
         self.unusual: Counter[str] = Counter()
         self.holes = 0
         """Bytes of sparse files that are not allocated."""
         self.trees = TreeSums()
-        """What lies below directories."""
+        """Sums for the upper directories with everything below them."""
         self._files: list[tuple[int, bytes]] = []
         self._directories: list[tuple[int, bytes]] = []
 
     def add(self, items: Items, depth: int) -> None:
-        """Items of one directory, all of which have the columns of ``MASK``."""
+        """Add items of one directory, all of which have the columns of ``MASK``."""
         rows, kinds = items.seen, items.kinds
         self._add_kinds(kinds, depth)
         self._add_names(items)
@@ -102,7 +114,9 @@ class WalkSums:
                     least = self.least_named(items.above)
 
     def add_summed(self, above: bytes, kinds: bytes, depth: int, summed: Summed) -> None:
-        """All that is in the directory ``above`` (with a slash at its end), which ``tally`` has: types and owner."""
+        """Add all items of the directory ``above`` (ending with a slash), which the backend has added to ``tally``:
+        types and owner.
+        """
         self._add_kinds(kinds, depth)
         sums = len(kinds), summed.size, summed.allocated
         self.trees.add(above, depth - 1, *sums)
@@ -110,8 +124,11 @@ class WalkSums:
         _add_owner(self.owners["groups"], summed.group, *sums)
 
     def least_named(self, above: bytes) -> int:
-        """A file of more bytes may be one of the largest, if its path begins with ``above``: of equal ones the first by
-        their path are, whoever finds them first."""
+        """Return a size; a larger file may be one of the largest if its path begins with ``above``.
+
+        Files of equal size are ordered by path, so that the result does not depend on the order in which ranks find
+        them.
+        """
         if len(self._files) < TOP:
             return -1
         size, path = self._files[-1]
@@ -123,7 +140,7 @@ class WalkSums:
         self.depths[min(depth, DEEPEST)] += len(kinds)
 
     def _add_columns(self, rows: Rows, kinds: bytes) -> tuple[int, int, int]:
-        """As ``Tally.add``. Each column is looked at as a whole; one by one only where its items differ."""
+        """As ``Tally.add``, in Python. Each column is processed as a whole; items one by one only where they differ."""
         allocated = BLOCK * sum(rows.blocks)
         self.allocated += allocated
         self._add_modes(rows.mode)
@@ -152,7 +169,7 @@ class WalkSums:
         mtimes: Sequence[int],
         atimes: Sequence[int],
     ) -> int:
-        """What is told of regular files only, of which there is one at least; returns their bytes."""
+        """Add columns of regular files (at least one); return their total size in bytes."""
         size = sum(sizes)
         self.size += size
         _add_classes(self.sizes, self.size_bytes, list(map(int.bit_length, sizes)), sizes)
@@ -168,14 +185,16 @@ class WalkSums:
         return size
 
     def _ages_of(self, moments: Sequence[int]) -> list[int]:
-        """Their classes of age; only one for all of them, if they have the same."""
+        """Return the class of age of each time, or a single class if all times have the same."""
         oldest, newest = self._age(min(moments)), self._age(max(moments))
         return [oldest] if oldest == newest else list(map(self._age, moments))
 
     def _age(self, moment: int) -> int:
+        """Return the class of age of a time."""
         return len(self._bounds) - bisect_left(self._bounds, moment)
 
     def _add_names(self, items: Items) -> None:
+        """Count names with control characters, and names that are not UTF-8."""
         joined = b"/".join(items.names)
         if joined.isascii() and joined.decode().isprintable():
             return
@@ -188,23 +207,23 @@ class WalkSums:
                 self.unusual["not_utf8"] += 1
 
     def add_directory(self, path: bytes, entries: int) -> None:
-        """A directory was listed: it has so many entries."""
+        """Record that the directory ``path`` was listed and has this many entries."""
         self.entries[entries.bit_length()] += 1
         if len(self._directories) < TOP or entries >= self._directories[-1][0]:
             _keep(self._directories, (entries, path))
 
     @property
     def largest_files(self) -> list[tuple[int, bytes]]:
-        """Sizes and paths, the largest first."""
+        """Sizes and paths of the largest files, the largest first."""
         return self._files
 
     @property
     def largest_directories(self) -> list[tuple[int, bytes]]:
-        """Numbers of entries, and paths."""
+        """Numbers of entries and paths of the largest directories, the largest first."""
         return self._directories
 
     def words(self) -> bytes:
-        """For ``merge``; nothing is added any more."""
+        """Return the packed sums for ``merge``. Nothing may be added afterwards."""
         self._take_tally()
         counters = [dict(each) for each in self._counters()]
         numbers = self.size, self.allocated, self.holes
@@ -212,6 +231,7 @@ class WalkSums:
         return dump_primitives((counters, numbers, self.owners, self._files, self._directories, trees))
 
     def _take_tally(self) -> None:
+        """Add the sums of the backend's tally, and drop it."""
         if self.tally is None:
             return
         sums, classes = self.tally.sums(), self.tally.classes()
@@ -227,7 +247,7 @@ class WalkSums:
         self.ages["atime"].update(classes["read"])
 
     def merge(self, words: bytes) -> None:
-        """Adds what another rank has found."""
+        """Add the packed sums of another rank."""
         counters, numbers, owners, files, directories, trees = load_primitives(words)
         self.trees.merge(*trees)
         for mine, other in zip(self._counters(), counters, strict=True):
@@ -235,10 +255,10 @@ class WalkSums:
         self.size += numbers[0]
         self.allocated += numbers[1]
         self.holes += numbers[2]
-        for what, others in owners.items():
-            known = self.owners[what]
-            for number, values in others.items():
-                _add_owner(known, number, *values)
+        for kind, other_owners in owners.items():
+            own_owners = self.owners[kind]
+            for number, values in other_owners.items():
+                _add_owner(own_owners, number, *values)
         for each in files:
             _keep(self._files, tuple(each))
         for each in directories:
@@ -253,7 +273,7 @@ class WalkSums:
 def _add_classes(
     numbers: Counter[int], all_bytes: Counter[int] | None, classes: Sequence[int], sizes: Sequence[int]
 ) -> None:
-    """So many files, and their bytes, are of these ``classes``: one for each, or one for all of them."""
+    """Add files to their ``classes``, which has one class for each file, or a single one for all of them."""
     found = set(classes)
     if len(found) == 1:
         numbers[classes[0]] += len(sizes)
@@ -267,7 +287,12 @@ def _add_classes(
 
 
 def _add_owners(known: dict[int, list[int]], numbers: array[int], items: Items, whole: tuple[int, int]) -> None:
-    """``numbers`` are the owners of ``items``; ``whole``: the bytes of all, and what is allocated for them."""
+    """Add items to their owners.
+
+    Args:
+        numbers: user or group id of each of the ``items``.
+        whole: total size, and total allocated bytes, of the items.
+    """
     rows = items.seen
     if numbers == numbers[:1] * len(numbers):
         _add_owner(known, numbers[0], len(numbers), *whole)
@@ -282,6 +307,6 @@ def _add_owner(known: dict[int, list[int]], number: int, *values: int) -> None:
 
 
 def _keep(largest: list[tuple[int, bytes]], each: Any) -> None:
-    """Among the ``TOP`` largest, equal ones by their path."""
+    """Insert an entry into the list of the ``TOP`` largest; equal ones are ordered by path."""
     insort(largest, each, key=lambda one: (-one[0], one[1]))
     del largest[TOP:]

@@ -1,7 +1,7 @@
-"""Looks at the names of a directory, and hands them to a visitor with what each of them is, in columns.
+"""Stats the names of a directory, and passes them to a visitor with their statuses, in columns.
 
-The walk knows no tool. The visitor decides what is done with the items (they are copied, read, removed). The kinds of
-tasks that list directories and look at names ask their tool for a visitor.
+This module knows no tool. The visitor decides what is done with the items (copy, read, remove). The tasks that list
+directories and stat names ask their tool for a visitor.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pcopy.fsio.kernel.interface import SMALL_FILE, Kernel, waited
 from pcopy.fsio.problem import Problem
 
 LOOKED_AT = FOUND | LINKS
-"""The columns that a visitor gets."""
+"""The columns that a visitor receives."""
 
 
 class Found:
-    """Some names of one ``directory`` (open), and what each of them is: ``rows`` has the columns of ``LOOKED_AT``.
+    """Some names of one open ``directory``, with their statuses: ``rows`` has the columns of ``LOOKED_AT``.
 
-    ``packed`` are the names, joined by slashes. ``problems``: rows that could not be looked at, and why; their numbers
-    mean nothing.
+    ``packed`` are the names, joined by slashes. ``problems`` maps rows that could not be statted to the reason; the
+    values of such rows are meaningless.
     """
 
     __slots__ = ("_names", "directory", "packed", "problems", "rows")
@@ -43,54 +43,58 @@ class Found:
 
     @property
     def names(self) -> list[bytes]:
-        """Each by itself, for what is not done with all of them at once."""
+        """The names as a list."""
         if not self._names:
             self._names = unpack_names(self.packed, len(self))
         return self._names
 
 
 class Visitor(Protocol):
-    """Takes what one task finds in one directory. ``rows`` are never empty, and in the order of ``found``."""
+    """Receives the items that one task finds in one directory. ``rows`` are never empty, and in the
+    order of ``found``.
+    """
 
     device: int | None
-    """The directory's st_dev, None if it is not known."""
+    """The directory's st_dev; None if it is not known."""
     links_apart: bool
-    """Are inodes with several names no files and nodes, but ``linked``?"""
+    """True if items with several names are passed to ``linked`` instead of the methods for files and nodes."""
 
     def failed(self, name: bytes, problem: Problem) -> None:
-        """A name could not be looked at."""
+        """Receive a name that could not be statted."""
 
     def chosen(self, found: Found) -> Iterable[int]:
-        """The rows that are visited. The others are not, and whoever does not choose one tells of it, if need be."""
+        """Return the rows to visit. The visitor itself counts and reports the others, where that is needed."""
 
     def directories(self, found: Found, rows: Sequence[int]) -> None:
-        """They are not entered: what becomes of them is a task of its own."""
+        """Receive directories. They are not entered here: that is done by other tasks."""
 
     def small_files(self, found: Found, rows: Sequence[int]) -> None:
-        """Regular files of up to ``SMALL_FILE`` bytes."""
+        """Receive regular files of up to ``SMALL_FILE`` bytes."""
 
     def large_files(self, found: Found, rows: Sequence[int]) -> None:
-        """Files that are larger, or on another file system than the directory: each is treated by itself."""
+        """Receive files that are larger, or on another file system than the directory; each is processed separately."""
 
     def nodes(self, found: Found, rows: Sequence[int]) -> None:
-        """Symbolic links, FIFOs, sockets and devices."""
+        """Receive symbolic links, FIFOs, sockets and devices."""
 
     def linked(self, found: Found, rows: Sequence[int]) -> None:
-        """Items with several names that are no directories."""
+        """Receive items with several names, other than directories."""
 
     def settle(self) -> Stepwise[None]:
-        """Goes on, in slices, with what was handed over: that was all."""
+        """Process the received items, in slices. No further items follow."""
 
     def finish(self) -> None:
-        """All is settled."""
+        """End the visit, after ``settle`` is complete."""
 
 
 def visit(
     kernel: Kernel, directory: int, packed: bytes, visitor: Visitor, *, follow: bool, also: int = 0
 ) -> Stepwise[None]:
-    """Looks at the names ``packed`` (joined by slashes; none is empty) in an open directory.
+    """Stat the names ``packed`` (joined by slashes; none is empty) in an open directory, and pass them to the visitor.
 
-    ``follow`` symbolic links, or see them as such. ``also``: columns that are wanted beside ``LOOKED_AT``.
+    Args:
+        follow: True to follow symbolic links.
+        also: columns that are needed besides ``LOOKED_AT``.
     """
     if packed:
         ticket = kernel.submit(Stat(directory, packed, LOOKED_AT | also, on_source=True, follow=follow))
@@ -101,6 +105,7 @@ def visit(
 
 
 def _problems(directory: int, packed: bytes, stated: Stated, follow: bool) -> dict[int, Problem]:
+    """Return the reasons of the names that could not be statted, by row."""
     codes = stated.verdicts.codes
     if codes.count(Code.DONE) == len(codes):
         return {}
@@ -110,20 +115,22 @@ def _problems(directory: int, packed: bytes, stated: Stated, follow: bool) -> di
 
 
 def _unseen(directory: int, name: bytes, number: int, follow: bool) -> Problem:
-    """Why a name has no status: it is gone, or leads nowhere, or can't be asked for."""
-    gone = number == errno.ENOENT
-    if gone and follow:
+    """Return why a name could not be statted: it vanished, is a dangling symbolic link, or the
+    system reports an error.
+    """
+    is_missing = number == errno.ENOENT
+    if is_missing and follow:
         try:
             os.stat(name, dir_fd=directory, follow_symlinks=False)
         except OSError:
-            pass  # the name itself
+            pass  # the name itself no longer exists
         else:
             return Problem("stat", errno.ENOENT, on_source=True, text="a symbolic link that leads nowhere")
-    return Problem("stat", number or errno.EIO, on_source=True, changed=gone)
+    return Problem("stat", number or errno.EIO, on_source=True, changed=is_missing)
 
 
 def hand_over(found: Found, visitor: Visitor) -> None:
-    """Tells the visitor what there is: what has failed, and of what it has chosen the rows of each sort."""
+    """Pass the items to the visitor: those that have failed, and the chosen rows by their sort."""
     for row, problem in found.problems.items():
         visitor.failed(found.names[row], problem)
     chosen = visitor.chosen(found)
@@ -138,7 +145,7 @@ def hand_over(found: Found, visitor: Visitor) -> None:
 
 
 def _are_small(found: Found, visitor: Visitor) -> bool:
-    """Are all of them small files, as most often? (This costs less than to sort them.)"""
+    """Return True if all items are small files, the most frequent case. (This is faster than sorting them.)"""
     rows = found.rows
     return (
         not found.problems
@@ -151,7 +158,7 @@ def _are_small(found: Found, visitor: Visitor) -> bool:
 
 
 def _sorted(found: Found, visitor: Visitor, chosen: Iterable[int]) -> tuple[list[int], ...]:
-    """The rows that are directories, linked, nodes, large files, and small ones."""
+    """Return the chosen rows of directories, linked items, nodes, large files and small files."""
     modes, links, sizes, devices = found.rows.mode, found.rows.links, found.rows.size, found.rows.device
     links_apart, device = visitor.links_apart, visitor.device
     sorts: tuple[list[int], ...] = ([], [], [], [], [])

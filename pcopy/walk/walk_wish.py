@@ -1,4 +1,4 @@
-"""What a walk is asked for, as it travels to all ranks: primitives only."""
+"""The request of a walk, as it is sent to all ranks: primitive values only."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from pcopy.walk.expression import Tree
 
 
 class WalkWish(NamedTuple):
-    """The expression (``pcopy.walk.expression``), and what is told of what fulfils it.
+    """The expression of a walk (``pcopy.walk.expression``), and what is reported of the items that fulfil it.
 
-    ``forms`` are those of ``pcopy.walk.forms`` in which ranks write what they find, with ``fields``; with ``columns``
-    they send columns instead, which rank 0 sorts (by columns of ``sort_mask``) or writes. ``sums``: they sum it up.
-    ``listed`` is a list that is read instead of trees (``pcopy.walk.saved_listing``); ``directory``: from where;
-    ``base``: in which directory all has to lie.
+    Fields besides those of ``Expression``:
+
+    - ``forms``: formats of ``pcopy.walk.forms`` in which ranks write items, with ``fields``.
+    - ``columns``: ranks send columns instead, which rank 0 sorts (by the columns of ``sort_mask``) or writes.
+    - ``sums``: ranks sum up the items.
+    - ``listed``: a list that is read instead of trees (``pcopy.walk.saved_listing``); ``listed_nul``: its paths end
+      with a NUL.
+    - ``directory``: the user's working directory.
+    - ``base``: the directory in which all listed paths must lie.
+    - ``now``: time from which ages are counted, in nanoseconds since 1970.
     """
 
     tree: Tree = ("true",)

@@ -207,7 +207,7 @@ def test_a_file_that_is_cut_short_is_told_of_if_its_source_has_gone(area: Path, 
     (copy / "user's").touch(mode=0o644)
     (source / "file").rename(area / "kept")
     run = succeed("--resume", "--json", env=env)
-    told = f"pcopy: {copy}/file: may be cut short, by a run that ended early, and the source has it no more: "
+    told = f"pcopy: {copy}/file: may be cut short by a run that ended early, and is no longer in the source: "
     assert run.stderr.decode().count(told) == run.stderr.count(b"cut short") == 1, show(run)
     assert (summary(run)["warnings"], (copy / "file").stat().st_size) == (1, 0)
     (area / "kept").rename(source / "file")

@@ -72,7 +72,7 @@ def test_what_is_no_list(tree: Path, area: Path) -> None:
     subprocess.run(["tar", "--format=pax", "-cf", "a.tar", "doc"], cwd=area, check=True)
     (area / "lines").write_text(run("ptar", "-t", "--json", "-f", "a.tar", area=area).stdout)
     cases: dict[tuple[str, ...], str] = {
-        ("pcopy", "--files-from", "a.csv", "doc", "copy"): "a.csv: is CSV, which no list is; write one",
+        ("pcopy", "--files-from", "a.csv", "doc", "copy"): "a.csv: is CSV, not a list of paths; write one",
         ("prm", "--yes", "--from", "a.csv"): "a.csv: is CSV",
         ("pwalk", "--from", "lines"): "lines: is JSON without the first line of a saved listing",
         ("pchmod", "--from", "a.tar", "0"): "a.tar: line 1: ",

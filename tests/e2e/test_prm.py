@@ -157,7 +157,7 @@ def test_what_is_mounted_below_stays(area: Path, with_mounts: Path, outside: Pat
     assert (told["failed"], told["not_empty"]) == (2, 3)  # 0, 1 and the tree
     failed = {json.loads(line)["path"] for line in (area / "errors").read_text().splitlines()}
     assert failed == {f"{with_mounts}/0/other", f"{with_mounts}/1/same"}
-    assert b"something is mounted here: it stays" in run.stderr
+    assert b"a file system is mounted here: not removed" in run.stderr
     assert (with_mounts / "0/other/inner/file").exists()
     assert (outside / "inner/canary").exists()
     left = subprocess.run(["find", with_mounts, "-xdev", "-printf", "%P\n"], check=True, capture_output=True)

@@ -132,7 +132,7 @@ def test_a_subvolume_is_refused_as_what_it_is(on: Place) -> None:
     run = prm("--yes", around / "tree")
     assert (
         run.returncode == 1
-        and b"/inner: stat: another file system is mounted here, or it is a subvolume: it stays" in run.stderr
+        and b"/inner: stat: another file system is mounted here, or it is a subvolume: not removed" in run.stderr
     ), show(run)
 
 

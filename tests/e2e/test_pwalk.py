@@ -362,7 +362,7 @@ REFUSED = {
     ("-perm", "8"): "-perm 8: an octal mode",
     ("-mtime", "x"): "-mtime x: a number",
     ("-type", "f", "-regex", "x"): "-regex: write -name",
-    ("-readable",): "-perm looks at mode bits alone",
+    ("-readable",): "-perm examines mode bits only",
     ("-output", "x"): "unknown test -output",
     ("--output", "x"): "x: its name says what it holds",
     ("--output", "nowhere/x.csv"): "nowhere/x.csv",
@@ -371,7 +371,7 @@ REFUSED = {
     ("--json",): "--json prints a summary",
     ("-L",): "-L: symbolic links are not followed",
     ("-fls", "x"): "-fls: write --json-lines",
-    ("-ls", "-o", "-print"): "-ls and -print: pwalk tells all that it finds in one form",
+    ("-ls", "-o", "-print"): "-ls and -print: pwalk prints all items in one format",
     ("--summary", "-ls"): "-ls prints lines for people",
 }
 

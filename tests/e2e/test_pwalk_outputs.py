@@ -286,7 +286,7 @@ def test_a_list_that_breaks_late(area: Path) -> None:
     head, line = whole.splitlines(keepends=True)[:2]
     (area / "broken.jsonl").write_bytes(head + line * 30000 + b"nonsense\n")
     run = pwalk("--from", area / "broken.jsonl", ranks=2)
-    assert run.returncode == 2 and b": line 30002: is no JSON object" in run.stderr, show(run)
+    assert run.returncode == 2 and b": line 30002: is not a JSON object" in run.stderr, show(run)
     assert run.stdout and run.stderr.endswith(b"; standard output has some of what stands before that, and not all\n")
     (area / "cut.jsonl").write_bytes(head + line * 30000 + line[:-1])
     run = pwalk("--from", area / "cut.jsonl", ranks=2)

@@ -274,4 +274,4 @@ def test_a_damaged_list_stops_it(area: Path) -> None:
     (area / "list.jsonl").write_text('{"format": "pcopy listing", "version": 1, "directory_b64": "Lw=="}\nnonsense\n')
     run = pwalk("--from", "list.jsonl", cwd=area, ranks=1)
     assert (run.returncode, run.stdout) == (2, b"")
-    assert b"list.jsonl: line 2: is no JSON object" in run.stderr
+    assert b"list.jsonl: line 2: is not a JSON object" in run.stderr

@@ -238,8 +238,8 @@ RULES = (
             Edit(
                 "tasks/links/make_links.py",
                 "_make",
-                "os.link(handle_of(held), name, dst_dir_fd=target, follow_symlinks=True)",
-                "os.link(os.readlink(handle_of(held)), name, dst_dir_fd=target, follow_symlinks=False)",
+                "os.link(handle_of(copy_fd), name, dst_dir_fd=target, follow_symlinks=True)",
+                "os.link(os.readlink(handle_of(copy_fd)), name, dst_dir_fd=target, follow_symlinks=False)",
             ),
         ),
         ("the first of linked names is replaced as the next is made",),

@@ -1,1 +1,1 @@
-"""Modes, owners and ACLs of items that are there."""
+"""Tasks that change modes, owners and ACLs of existing items (pchmod)."""

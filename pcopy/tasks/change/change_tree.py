@@ -1,7 +1,7 @@
-"""ChangeNames and ChangeTree: what is in a tree gets other modes, owners or ACLs.
+"""ChangeNames and ChangeTree: change modes, owners or ACLs of everything in a tree.
 
-A directory that gets permissions gets them before anybody enters it, one that loses its owner's way in loses that when
-all below it is done (``pcopy.tasks.listed.deepest_first``).
+A directory that gains permissions is changed before it is entered. One that loses its owner's permission to enter is
+changed after everything below it (``pcopy.tasks.listed.deepest_first``).
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ from pcopy.walk.listing import NAMES_AT_ONCE, Listing, NamesSpool, begin_list, s
 from pcopy.walk.visitor import Visitor, visit
 
 MOUNTED = 0
-"""In the place of an inode: something is mounted there, and is entered."""
+"""Value in place of an inode number for a directory on which a file system is mounted, and which is entered."""
 
 
 class ChangeNames(Divisible, code=115, doing="changing", is_note=False):
-    """Changes ``names`` of a directory, and all that is below them. ``kinds`` and ``inodes`` as in ``Listed``, or
-    empty."""
+    """Changes ``names`` of a directory, and everything below them. ``kinds`` and ``inodes`` are as in ``Listed``, or
+    empty.
+    """
 
     kinds: bytes = b""
     inodes: bytes = b""
@@ -47,6 +48,7 @@ class ChangeNames(Divisible, code=115, doing="changing", is_note=False):
     counts_when_cut = True
 
     def run(self, rank: Rank, result: Result) -> Steps:
+        """Change the names, then the contents of the directories among them."""
         try:
             directory = open_listed(rank, self.place)
         except Problem as problem:
@@ -60,10 +62,11 @@ class ChangeNames(Divisible, code=115, doing="changing", is_note=False):
 
 
 class ChangeTree(Divisible, code=116, doing="changing", is_note=False):
-    """Changes what is in the directories ``names`` of ``place``, which have these ``inodes`` (8 bytes each; or
-    ``MOUNTED``). They have been counted, and changed themselves, as far as they could be.
+    """Changes the contents of the directories ``names`` of ``place``; ``inodes`` are their inode numbers (8 bytes each)
+    or ``MOUNTED``.
 
-    One that cannot be read counts once more: as what is in it, which nobody has seen.
+    The directories have been counted, and changed themselves if that was possible. A directory that cannot be read
+    counts a second time, for its unseen contents.
     """
 
     inodes: bytes
@@ -81,36 +84,42 @@ class ChangeTree(Divisible, code=116, doing="changing", is_note=False):
 
 
 class _Tree(ToEnter):
-    """What one task changes, and where it goes on."""
+    """Changes the items of one task, and spawns tasks for what remains."""
 
-    def _are_plain(self, around: Place) -> bool:
-        if not are_entered_at_once(self._rank) or self._rank.sources[around.root].mounted.concerns(around.path):
+    def _are_plain(self, parent: Place) -> bool:
+        """Return True if the backend may change the contents of several sub-directories of ``parent`` in one call."""
+        if not are_entered_at_once(self._rank) or self._rank.sources[parent.root].mounted.concerns(parent.path):
             return False
-        return self._visitor(around).changes_at_once
+        return self._visitor(parent).changes_at_once
 
-    def _enter_all(self, around: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Steps:
-        """Enters some that lie beside each other; those that are no plain cases one by one."""
-        mended = yield from self._mend_within(around, names, inodes)
+    def _enter_all(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Steps:
+        """Change the contents of some sibling directories in one batch; those that the backend cannot process are done
+        one by one.
+        """
+        mended = yield from self._mend_within(parent, names, inodes)
         for row, code in enumerate(mended.verdicts.codes):
             if code != Code.DONE:
-                yield from self._enter(around, names[row], inodes[row])
+                yield from self._enter(parent, names[row], inodes[row])
                 continue
             self._result.count(counts.UNSCANNED, -1)
             if row in mended.left:
-                place = self._place(around, names[row], inodes[row])
+                place = self._place(parent, names[row], inodes[row])
                 yield from self._go_into(place, mended.left[row])
 
-    def _mend_within(self, around: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Stepwise[DoneWithin]:
+    def _mend_within(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Stepwise[DoneWithin]:
+        """Change the contents of the directories in one batch; return a result in which nothing is done if the parent
+        cannot be opened.
+        """
         rank, intent = self._rank, self._rank.own(Intent)
         try:
-            directory = open_listed(rank, around)
-        except Problem:  # which each tells by itself
+            directory = open_listed(rank, parent)
+        except Problem:  # the task of each directory reports it
             return DoneWithin(Verdicts(len(names)), SumsWithin(), {})
         batch = MendWithin(
             directory,
             pack_names(names),
             array("Q", inodes),
-            rank.source_device(around) or 0,
+            rank.source_device(parent) or 0,
             NAMES_AT_ONCE - 1,
             intent.modes,
             intent.directory_modes,
@@ -119,22 +128,24 @@ class _Tree(ToEnter):
         )
         return (yield from rank.counted(batch, partial(_count, self._result)))
 
-    def _go_into(self, place: Place, left: LeftWithin) -> Steps:
-        """What the kernel has left of a directory."""
-        names = unpack_names(left.names)
-        rows = [row for row, kind in enumerate(left.kinds) if kind == _DIRECTORY]
+    def _go_into(self, place: Place, remaining: LeftWithin) -> Steps:
+        """Process the items of a directory that the backend did not change, and add its sub-directories."""
+        names = unpack_names(remaining.names)
+        rows = [row for row, kind in enumerate(remaining.kinds) if kind == _DIRECTORY]
         if rows:
             self._result.count(counts.UNSCANNED, len(rows))
-            self.add(place, [names[row] for row in rows], [left.inodes[row] for row in rows])
+            self.add(place, [names[row] for row in rows], [remaining.inodes[row] for row in rows])
         if len(rows) == len(names):
             return
-        for name, kind in zip(names, left.kinds, strict=True):
+        for name, kind in zip(names, remaining.kinds, strict=True):
             if kind == _EXCHANGED:
                 self._result.count(counts.FOUND)
                 problem = Problem("open", errno.ESTALE, text=EXCHANGED)
                 self._result.fail(place, name, problem, retry=Tried.NEVER)
-        others = [name for name, kind in zip(names, left.kinds, strict=True) if kind not in (_DIRECTORY, _EXCHANGED)]
-        if not others:
+        other_names = [
+            name for name, kind in zip(names, remaining.kinds, strict=True) if kind not in (_DIRECTORY, _EXCHANGED)
+        ]
+        if not other_names:
             return
         try:
             directory = open_listed(self._rank, place)
@@ -143,15 +154,16 @@ class _Tree(ToEnter):
                 self._result.count(counts.FOUND)
                 self._result.fail(place, b"", problem, retry=Tried.WHEN_FOUND)
             return
-        yield from self.change(place, directory, Listed(Verdicts(1), pack_names(others)))
+        yield from self.change(place, directory, Listed(Verdicts(1), pack_names(other_names)))
 
-    def _enter(self, around: Place, name: bytes, inode: int) -> Steps:
-        """Changes what is in one directory."""
+    def _enter(self, parent: Place, name: bytes, inode: int) -> Steps:
+        """Change the contents of one directory."""
         rank, result = self._rank, self._result
-        place = self._place(around, name, inode)
+        place = self._place(parent, name, inode)
         try:
             identity = rank.sources[place.root].identity(place.path)
-            if place.source_id == NOWHERE or identity.mount != around.source_id.mount:  # a look mounts nothing
+            # stat(2) does not trigger an automount, opening the directory does.
+            if place.source_id == NOWHERE or identity.mount != parent.source_id.mount:
                 place = place._replace(source_id=identity)
             directory = open_listed(rank, place)
             listing = yield from begin_list(rank.kernel, directory, detailed=True)
@@ -163,11 +175,12 @@ class _Tree(ToEnter):
         except Problem as problem:
             if not problem.changed:
                 result.fail(place, b"", problem, retry=Tried.WHEN_FOUND)
-            elif (replaced := self._replaced(around)) is not None:
-                result.fail(around, b"", replaced, retry=Tried.WHEN_FOUND)
+            elif (replaced := self._replaced(parent)) is not None:
+                result.fail(parent, b"", replaced, retry=Tried.WHEN_FOUND)
         result.count(counts.UNSCANNED, -1)
 
     def _spread(self, place: Place, listing: Listing) -> Steps:
+        """Spawn tasks for the names of a large directory; raise ``Problem`` if it cannot be listed to its end."""
         spool = NamesSpool(self._rank.open_spool)
         try:
             yield from spread(listing, spool)
@@ -176,7 +189,9 @@ class _Tree(ToEnter):
             self._result.spawn_each(tasks, NAMES_AT_ONCE * CALL_COST, expands=True)
 
     def change(self, place: Place, directory: int, listed: Listed) -> Steps:
-        """Changes names of an open directory: what is plain at once."""
+        """Change names of an open directory: files and links from the listing alone if possible, all others after a
+        stat(2).
+        """
         self._has_begun = True
         self._enter_mounts(place)
         visitor, names = self._visitor(place), listed.names
@@ -188,8 +203,11 @@ class _Tree(ToEnter):
             self.add(place, found, inodes)
 
     def _enter_mounts(self, place: Place) -> None:
-        """Open what has to be mounted in ``place``, so that an automount that has expired is mounted again before its
-        top directory is looked at and changed. The task that enters one reports why it cannot be opened."""
+        """Open each directory in ``place`` on which a file system must be mounted, so that an expired automount is
+        mounted again before it is changed.
+
+        Errors are reported by the task that enters the directory.
+        """
         sources = self._rank.sources[place.root]
         for name in sources.mounted.names_in(place.path):
             with suppress(Problem):
@@ -198,18 +216,19 @@ class _Tree(ToEnter):
     def _visitor(self, place: Place) -> Changer:
         return self._rank.visitor(self._rank, self._result, place, 0)  # type: ignore[return-value]
 
-    def _place(self, around: Place, name: bytes, inode: int) -> Place:
-        identity = NOWHERE if inode == MOUNTED else Identity(around.source_id.mount, inode)
-        return Place(around.root, os.path.join(around.path, name), identity, NOWHERE, False, False)
+    def _place(self, parent: Place, name: bytes, inode: int) -> Place:
+        identity = NOWHERE if inode == MOUNTED else Identity(parent.source_id.mount, inode)
+        return Place(parent.root, os.path.join(parent.path, name), identity, NOWHERE, False, False)
 
-    def _task(self, around: Place, names: bytes, inodes: bytes) -> ChangeTree:
-        return ChangeTree(around, names, inodes)
+    def _task(self, parent: Place, names: bytes, inodes: bytes) -> ChangeTree:
+        return ChangeTree(parent, names, inodes)
 
 
 _DIRECTORY, _EXCHANGED = ord("d"), ord("!")
 
 
 def _count(result: Result, done: DoneWithin) -> None:
+    """Count what the backend has changed or found to be as wanted."""
     sums = done.sums
     found = sums.files + sums.directories + sums.links + sums.others
     for counter, number in (
@@ -226,7 +245,7 @@ def _count(result: Result, done: DoneWithin) -> None:
 
 
 class Changer(Visitor, Protocol):
-    """The visitor, as far as it matters here (which imports this)."""
+    """The members of the visitor ``ChangeVisitor`` that are used here; that module imports this one."""
 
     below: list[tuple[bytes, int]]
 

@@ -1,9 +1,11 @@
-"""What each item is to get, in columns: from what a scan has told of it, and what the user wants (``Options.change``).
+"""The mode, owner and ACL that each item must get, in columns: from its status and the options of the user
+(``Options.change``).
 
 Rules:
+
 - Only what differs is changed.
-- chown(2) takes the set-id bits of what is no directory away. The mode that is wanted is made of what it leaves.
-- A symbolic link has no mode and no ACL; its owner is its own.
+- chown(2) clears the set-id bits of everything but directories. The wanted mode is computed from the mode that remains.
+- A symbolic link has no mode and no ACL; chown changes the link itself.
 """
 
 from __future__ import annotations
@@ -31,63 +33,65 @@ from pcopy.tasks.base.rank import Rank
 _ACL_VERSION = struct.Struct("<I")
 _ACL_ENTRY = struct.Struct("<HHI")
 _USER, _GROUP, _MASK, _OTHER = 0x01, 0x04, 0x10, 0x20
-"""Tags of entries that have no name (acl(5), <linux/posix_acl.h>)."""
+"""Tags of ACL entries that name no user or group (acl(5), <linux/posix_acl.h>)."""
 _NOBODY = 0xFFFFFFFF
-"""The user or group of such an entry."""
+"""Value of the user or group id of an ACL entry that names none."""
 
 
 def acl_of(mode: int) -> bytes:
-    """The ACL that says what a mode does, as an extended attribute has it."""
+    """Return the ACL that is equivalent to a mode, in the format of the extended attribute."""
     entries = ((_USER, mode >> 6 & 7), (_GROUP, mode >> 3 & 7), (_OTHER, mode & 7))
     return _ACL_VERSION.pack(2) + b"".join(_ACL_ENTRY.pack(tag, bits, _NOBODY) for tag, bits in entries)
 
 
 def mode_of(acl: bytes) -> int:
-    """The permission bits that go with an access ACL."""
+    """Return the permission bits that correspond to an access ACL."""
     entries = _ACL_ENTRY.iter_unpack(acl[_ACL_VERSION.size :])
     bits: dict[int, int] = {tag: permissions for tag, permissions, _ in entries}
     return bits[_USER] << 6 | bits.get(_MASK, bits[_GROUP]) << 3 | bits[_OTHER]
 
 
 class _Modes(dict[int, int]):
-    """The bits that an item gets which has a certain ``st_mode``: ``KEEP`` if it has them."""
+    """Maps an item's ``st_mode`` to the permission bits that it must get, or ``KEEP`` if it has them already."""
 
     def __init__(self, actions: tuple[ModeChange, ...], umask: int, *, owned: bool) -> None:
-        """``owned``: it gets another owner or group before."""
+        """``owned``: the item gets another owner or group first."""
         super().__init__()
         self._actions, self._umask, self._owned = actions, umask, owned
 
     def __missing__(self, mode: int) -> int:
-        left = after_chown(mode) if self._owned else mode
+        after = after_chown(mode) if self._owned else mode
         is_link = stat.S_ISLNK(mode)
-        bits = stat.S_IMODE(left) if is_link else changed(left, self._actions, self._umask)
-        wanted: int = KEEP if bits == stat.S_IMODE(left) else bits
+        bits = stat.S_IMODE(after) if is_link else changed(after, self._actions, self._umask)
+        wanted: int = KEEP if bits == stat.S_IMODE(after) else bits
         self[mode] = wanted
         return wanted
 
 
 class Differing(NamedTuple):
-    """The ``rows`` that are to be changed, and what each of them gets: ``wanted`` as in ``Mend``. Those that are
-    ``unknown`` cannot be asked."""
+    """The ``rows`` that must be changed, and what each of them gets (``wanted``, as in ``Mend``).
+
+    ``unknown`` holds the rows whose ACLs cannot be read, with the reason.
+    """
 
     rows: Sequence[int]
     wanted: Rows
     unknown: Mapping[int, Problem] = MappingProxyType({})
 
-    def without(self, others: Iterable[int]) -> Differing:
-        """The same, but for ``others``, which stay."""
-        stay = {*others}
+    def without(self, excluded: Iterable[int]) -> Differing:
+        """Return the same without the rows ``excluded``, which are not changed."""
+        stay = {*excluded}
         places = [place for place, row in enumerate(self.rows) if row not in stay]
         return self._replace(rows=[self.rows[at] for at in places], wanted=self.wanted.chosen(places)) if stay else self
 
 
-def without(rows: Sequence[int], others: Collection[int]) -> Sequence[int]:
-    """``rows``, but for ``others``."""
-    return [row for row in rows if row not in others] if others else rows
+def without(rows: Sequence[int], excluded: Collection[int]) -> Sequence[int]:
+    """Return ``rows`` without ``excluded``."""
+    return [row for row in rows if row not in excluded] if excluded else rows
 
 
 class Intent:
-    """The job's; a rank has one."""
+    """The changes that the job makes to items; one object per rank."""
 
     def __init__(self, rank: Rank) -> None:
         mode, self._uid, self._gid, access, self._default = rank.options.change
@@ -99,12 +103,18 @@ class Intent:
         self._is_free = capable(CAP_DAC_OVERRIDE)
         self.uid, self.gid = (KEEP if each < 0 else each for each in (self._uid, self._gid))
         self.modes = array("H", [changed(stat.S_IFREG | bits, actions, umask) for bits in range(4096)])
-        """What becomes of the permission bits of what is no directory."""
+        """For each value of the permission bits of a non-directory, the bits that it gets."""
         self.directory_modes = array("H", [changed(stat.S_IFDIR | bits, actions, umask) for bits in range(4096)])
+        """For each value of the permission bits of a directory, the bits that it gets."""
 
     def differing(self, directory: int, names: Sequence[bytes], rows: Rows) -> Differing:
-        """Of items of an open directory, which the columns ``MODE | OWNER | GROUP`` tell of. ``names`` are asked for
-        only where ACLs are wanted."""
+        """Return which items must be changed, and how.
+
+        Args:
+            directory: descriptor of the directory that contains the items.
+            names: names of the items, used only if ACLs are wanted.
+            rows: statuses with the columns ``MODE | OWNER | GROUP``.
+        """
         modes = array("I", map(self._plain.__getitem__, rows.mode))
         others = self._others_own(rows)
         if not others and self.acls is None:
@@ -121,7 +131,7 @@ class Intent:
         return Differing(differing, self._wanted(array("I", [modes[row] for row in differing]), owners), unknown)
 
     def _others_own(self, rows: Rows) -> dict[int, tuple[int, int]]:
-        """The rows with another owner or group, and what these get."""
+        """Return the rows that have another owner or group than wanted, with the user and group ids that they get."""
         uid, gid, number = self._uid, self._gid, len(rows)
         is_owned = uid < 0 or rows.uid.count(uid) == number
         is_grouped = gid < 0 or rows.gid.count(gid) == number
@@ -134,6 +144,7 @@ class Intent:
         }
 
     def _wanted(self, modes: array[int], owners: dict[int, tuple[int, int]]) -> Rows:
+        """Return the columns of ``Differing.wanted`` for these modes and owners."""
         wanted = Rows(0, MODE | OWNER | GROUP)
         wanted.number, wanted.mode = len(modes), modes
         wanted.uid = array("I", [KEEP]) * len(modes)
@@ -145,7 +156,7 @@ class Intent:
     def _without_acls(
         self, directory: int, names: Sequence[bytes], rows: Rows
     ) -> tuple[set[int], Mapping[int, Problem]]:
-        """Those that have other ACLs than are wanted, and those that cannot be asked."""
+        """Return the rows whose ACLs differ from the wanted ones, and those whose ACLs cannot be read."""
         lacking, unknown = set[int](), dict[int, Problem]()
         if self.acls is None:
             return lacking, unknown
@@ -160,6 +171,7 @@ class Intent:
         return lacking, unknown
 
     def _has_acls(self, path: bytes, mode: int) -> bool:
+        """Return True if the item has the wanted ACLs; raise ``Problem``."""
         assert self.acls is not None
         access, default = self.acls
         if (_attribute(path, ACCESS_ACL) or acl_of(mode)) != access:
@@ -167,13 +179,15 @@ class Intent:
         return not stat.S_ISDIR(mode) or _attribute(path, DEFAULT_ACL) == default
 
     def bits(self, mode: int, wanted: int) -> int:
-        """The permission bits that an item has in the end which had ``mode`` and is to get ``wanted`` (or KEEP)."""
+        """Return the permission bits of an item after the change, which had ``mode`` and gets
+        ``wanted`` (or ``KEEP``).
+        """
         if self.acls is not None and not stat.S_ISLNK(mode):
             return (stat.S_IMODE(mode) if wanted == KEEP else wanted) & ~0o777 | mode_of(self.acls[0])
         return stat.S_IMODE(mode) if wanted == KEEP else wanted
 
     def closes(self, mode: int, owner: int, wanted: int, new_owner: int) -> bool:
-        """Would a directory be closed to us by that, or might it be?"""
+        """Return True if the change may deny this process access to a directory."""
         if self._is_free:
             return False
         is_taken = bool(mode & 0o500 & ~self.bits(mode, wanted)) and owner == os.geteuid()
@@ -181,7 +195,7 @@ class Intent:
 
 
 def _attribute(path: bytes, name: str) -> bytes:
-    """Empty where there is none; raises ``Problem``."""
+    """Return the value of an extended attribute, or ``b""`` if there is none; raise ``Problem``."""
     try:
         return os.getxattr(path, name, follow_symlinks=False)
     except OSError as error:
@@ -191,7 +205,7 @@ def _attribute(path: bytes, name: str) -> bytes:
 
 
 def told(row: Rows, at: int, bits: int, uid: int, gid: int) -> str:
-    """What changes of an item: its mode, its owner and group, as numbers."""
+    """Return a text that describes the change of an item: old and new mode, old and new owner and group as numbers."""
     parts = []
     if stat.S_IMODE(row.mode[at]) != bits:
         parts.append(f"{stat.S_IMODE(row.mode[at]):04o} -> {bits:04o}")

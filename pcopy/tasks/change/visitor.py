@@ -1,4 +1,6 @@
-"""The visitor of a change: what differs from what is wanted is changed in batches, and directories are entered."""
+"""The visitor of a change: changes items that differ from what is wanted, in batches, and collects directories to
+enter.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +30,20 @@ from pcopy.tasks.listed.deepest_first import COLUMNS, VisitLater, tell_later
 from pcopy.walk.visitor import LOOKED_AT, Found
 
 _PLAIN = b"fl"
-"""What the directory itself tells enough of, as it lists it."""
+"""Kinds of items for which a listing says enough to change them without a stat(2)."""
 MOST_INODES = 1 << 20
-"""Inodes with several names that a rank remembers in a dry run. The next name of an older one counts as a new item."""
+"""Number of inodes with several names that a rank remembers in a dry run; a further name of an older one counts as a
+new item.
+"""
 DECISIONS = 3
-"""How often the change of one item is decided, if something else changes its mode or owner meanwhile."""
-_REPLACED = "it has changed, or another item has taken its name, since it was found: it stays as it is"
+"""How often the change of one item is decided if another process changes its mode or owner meanwhile."""
+_REPLACED = "it has changed, or another item has taken its name, since it was found: not changed"
 
 
 class ChangeVisitor:
-    """A ``Visitor`` of all kinds of items. An item counts as its kind once it is as it should be, and as mended if it
-    was changed for that."""
+    """A ``Visitor`` of all types of items. An item counts as its type once it is as wanted, and as changed if it was
+    changed.
+    """
 
     links_apart = False
 
@@ -51,14 +56,14 @@ class ChangeVisitor:
         self._selected = rank.own(Selected)
         self._is_listed = bool(rank.job.listed)
         self._is_path = not (place.path or self._is_listed)
-        """Are these the PATHs of the command line?"""
+        """True if the names are the PATHs of the command line."""
         self._below_path = place.path.partition(b"/")[2]
         self._items: list[tuple[Found, Sequence[int]]] = []
         self.below: list[tuple[bytes, int]] = []
-        """Directories that are to be entered, with their inodes (or ``MOUNTED``)."""
+        """Directories to enter, with their inode numbers (or ``MOUNTED``)."""
 
     def failed(self, name: bytes, problem: Problem) -> None:
-        """What has gone by itself was never there, unless somebody has named it."""
+        """Count and report an item that cannot be examined. A missing item is ignored unless the user has named it."""
         is_named = self._is_path or self._is_listed
         if problem.errno == errno.ENOENT and not is_named:
             return
@@ -72,13 +77,14 @@ class ChangeVisitor:
         self._result.fail(self._place, name, problem, size, retry=Tried.NEVER)
 
     def _leave(self, items: int) -> None:
-        """So many are not selected."""
+        """Count this many items as not selected."""
         self._result.count(counts.SKIPPED, items)
         self._result.count(counts.EXCLUDED, items)
 
     def chosen(self, found: Found) -> Iterable[int]:
-        there = len(found) - len(found.problems)
-        self._result.count(counts.FOUND, there)
+        """Return the rows to change; count all others as excluded by the filters."""
+        readable = len(found) - len(found.problems)
+        self._result.count(counts.FOUND, readable)
         if not self._selected.anything:
             return range(len(found))
         if self._is_path:
@@ -91,7 +97,7 @@ class ChangeVisitor:
             ]
         else:
             rows = self._selected.rows(self._below_path, found)
-        self._leave(there - sum(row not in found.problems for row in rows))
+        self._leave(readable - sum(row not in found.problems for row in rows))
         return rows
 
     def directories(self, found: Found, rows: Sequence[int]) -> None:
@@ -100,6 +106,7 @@ class ChangeVisitor:
     small_files = large_files = nodes = linked = directories
 
     def settle(self) -> Steps:
+        """Change the received items."""
         for found, rows in self._items:
             packed, columns = found.packed, found.rows
             if len(rows) < len(found):
@@ -111,15 +118,15 @@ class ChangeVisitor:
                 yield from self._change(found.directory, packed, columns)
 
     def finish(self) -> None:
-        """What was handed over is as it should be, or has failed."""
+        """Do nothing: all items have been changed, or have failed, in ``settle``."""
 
     def _change_directories(self, directory: int, packed: bytes, rows: Rows) -> Steps:
-        """And what is in them, if they were not listed. (There may be other items beside them.)"""
+        """Change directories (other items may be among them), and have them entered unless they come from a list."""
         names = unpack_names(packed)
         if not self._is_listed:
             self._enter(names, rows)
         select = self._selected.select
-        stay = select.by_size or select.by_age  # which say nothing of directories
+        stay = select.by_size or select.by_age  # size and age filters do not select directories
         yield from self._change(directory, packed, rows, stay=bool(stay), closes=self._closes)
 
     def _enter(self, names: Sequence[bytes], rows: Rows) -> None:
@@ -129,32 +136,33 @@ class ChangeVisitor:
         self._result.count(counts.UNSCANNED, len(self.below))
 
     def _closes(self, rows: Rows, row: int, mode: int, uid: int) -> bool:
+        """Return True if the row is a directory to which the change may deny this process access."""
         return stat.S_ISDIR(rows.mode[row]) and self._intent.closes(rows.mode[row], rows.uid[row], mode, uid)
 
     @property
     def changes_at_once(self) -> bool:
-        """May items be changed by what a listing tells of them?"""
+        """True if items may be changed from what a listing says about them, without a stat(2)."""
         is_told = self._result.items.is_wanted or self._rank.options.dry_run
         return not (is_told or self._selected.anything or self._intent.acls)
 
     def change_plain(self, directory: int, listed: Listed) -> Stepwise[bytes]:
-        """Changes files and symbolic links by the inodes that the directory tells; returns the other names.
+        """Change files and symbolic links by the inode numbers in the listing; return the other names, packed.
 
-        An item whose inode is not the one that was listed is among these names. Nothing was decided for the listed one
-        but by its name and inode, so the new one is decided from its own status, as if it had been there when the
-        directory was listed, and as chmod -R does. A change that was decided from the status of one item, as a set-id
-        bit for the owner that it has, is never applied to another: see ``_decided_anew``.
+        An item with another inode number than the listing says is among these names. Nothing was decided for the listed
+        item but by its name and inode, so the change of the new item is decided from its own status, as chmod -R does.
+        A change that was decided from the status of one item, such as a set-id bit for its owner, is never applied to
+        another item: see ``_decided_anew``.
         """
-        intent, packed, others = self._intent, listed.names, list[bytes]()
+        intent, packed, other_names = self._intent, listed.names, list[bytes]()
         rows = Rows(0, INODE)
         rows.number, rows.inode = len(listed.kinds), listed.inodes
         if listed.kinds.translate(None, _PLAIN):
             names = unpack_names(packed)
-            plain = [row for row, kind in enumerate(listed.kinds) if kind in _PLAIN]
-            if not plain:
+            direct = [row for row, kind in enumerate(listed.kinds) if kind in _PLAIN]
+            if not direct:
                 return packed
-            others = [name for name, kind in zip(names, listed.kinds, strict=True) if kind not in _PLAIN]
-            packed, rows = pack_names(names[row] for row in plain), rows.chosen(plain)
+            other_names = [name for name, kind in zip(names, listed.kinds, strict=True) if kind not in _PLAIN]
+            packed, rows = pack_names(names[row] for row in direct), rows.chosen(direct)
         batch = MendPlain(directory, packed, rows, intent.modes, intent.uid, intent.gid)
         mended = yield from self._rank.counted(batch, self._count_plain)
         codes = mended.verdicts.codes
@@ -162,11 +170,11 @@ class ChangeVisitor:
             names = unpack_names(packed)
             for row, code in enumerate(codes):
                 if code == Code.ANEW:
-                    others.append(names[row])
+                    other_names.append(names[row])
                 elif code not in (Code.DONE, Code.SKIPPED) and mended.verdicts.errnos[row] != errno.ENOENT:
                     self._result.count(counts.FOUND)
                     self._fail(names[row], mended.verdicts.problem(row))
-        return pack_names(others)
+        return pack_names(other_names)
 
     def _count_plain(self, mended: Mended) -> None:
         codes, seen = mended.verdicts.codes, mended.seen
@@ -179,13 +187,16 @@ class ChangeVisitor:
         self._count(seen)
 
     def later(self, directory: int, names: bytes, rows: Rows) -> Steps:
-        """Change directories in which all is done, or count names of ``InodesForeseen``: fills ``LaterVisitor``."""
+        """Change directories whose contents are complete, or count names for ``InodesForeseen``; implements
+        ``LaterVisitor``.
+        """
         if self._rank.options.dry_run and not any(map(stat.S_ISDIR, rows.mode)):
             yield from self._foresee_linked(directory, names, rows)
         else:
             yield from self._change(directory, names, rows)
 
     def _foresee_linked(self, directory: int, packed: bytes, before: Rows) -> Steps:
+        """Count names of inodes with several names in a dry run, on the rank that owns the inodes."""
         stated = yield from self._rank.done(Stat(directory, packed, LOOKED_AT | OWNER | GROUP))
         rows, names, same = stated.rows, unpack_names(packed), list[int]()
         for row, code in enumerate(stated.verdicts.codes):
@@ -195,8 +206,8 @@ class ChangeVisitor:
                 problem = Problem("stat", 0, text=_REPLACED) if code == Code.DONE else stated.verdicts.problem(row)
                 self._not_changed(names[row], problem, 0)
         if same:
-            some = pack_names(map(names.__getitem__, same))
-            yield from self._change(directory, some, rows.chosen(same), is_owner=True)
+            same_names = pack_names(map(names.__getitem__, same))
+            yield from self._change(directory, same_names, rows.chosen(same), is_owner=True)
 
     def _change(
         self,
@@ -208,9 +219,12 @@ class ChangeVisitor:
         closes: Callable[[Rows, int, int, int], bool] | None = None,
         is_owner: bool = False,
     ) -> Steps:
-        """Change what differs; directories ``stay``, or wait if the change ``closes`` them.
+        """Change the items that differ.
 
-        A dry run hands inodes with several names to their owner, which calls this with ``is_owner``.
+        Args:
+            stay: directories are not changed.
+            closes: returns True for a directory whose change must wait until everything below it is done.
+            is_owner: this rank owns the inodes. In a dry run, inodes with several names are handed to their owner.
         """
         names = unpack_names(packed)
         differing = self._intent.differing(directory, names, rows)
@@ -240,15 +254,16 @@ class ChangeVisitor:
             self._tell(names, rows, differing, {*done})
 
     def _to_owners(self, names: Sequence[bytes], rows: Rows, linked: Sequence[int]) -> None:
+        """Spawn tasks that pass items with several names to the ranks that own their inodes."""
         by_owner: dict[int, list[int]] = {}
         for row in linked:
             by_owner.setdefault(rows.inode[row] % self._rank.size, []).append(row)
-        for owner, some in by_owner.items():
-            packed, columns = pack_names(names[row] for row in some), rows.chosen(some).packed(COLUMNS)
-            self._result.spawn(VisitLater(self._place, packed, columns), len(some) * CALL_COST, owner=owner)
+        for owner, owner_rows in by_owner.items():
+            packed, columns = pack_names(names[row] for row in owner_rows), rows.chosen(owner_rows).packed(COLUMNS)
+            self._result.spawn(VisitLater(self._place, packed, columns), len(owner_rows) * CALL_COST, owner=owner)
 
     def _mend(self, directory: int, packed: bytes, rows: Rows, differing: Differing) -> Stepwise[set[int]]:
-        """The rows that were not changed, and should be."""
+        """Change the differing rows, or only count them in a dry run; return the rows that could not be changed."""
         if not differing.rows:
             return set()
         if self._rank.options.dry_run:
@@ -267,10 +282,10 @@ class ChangeVisitor:
     def _mended(
         self, directory: int, packed: bytes, rows: Rows, wanted: Rows, tries: int = DECISIONS
     ) -> Stepwise[dict[int, Problem]]:
-        """Change all rows, and return why some were not changed.
+        """Change all rows; return the problem of each row that was not changed.
 
-        An item whose mode or owner is no longer what the change was decided by is looked at and decided again: another
-        rank may have changed it under a further name.
+        An item whose mode or owner is no longer the one by which its change was decided is statted and decided again:
+        another rank may have changed it under a further name.
         """
         batch = Mend(directory, packed, rows, wanted, self._intent.acls)
         verdicts = (yield from self._rank.counted(batch, self._count_mended)).verdicts
@@ -284,16 +299,19 @@ class ChangeVisitor:
         anew = [row for row, code in enumerate(verdicts.codes) if code == Code.ANEW]
         if anew and tries > 1:
             names = unpack_names(packed)
-            some = pack_names(map(names.__getitem__, anew))
-            left = yield from self._decided_anew(directory, some, rows.chosen(anew), tries - 1)
+            changed_names = pack_names(map(names.__getitem__, anew))
+            remaining = yield from self._decided_anew(directory, changed_names, rows.chosen(anew), tries - 1)
             for at, row in enumerate(anew):
                 del problems[row]
-                if at in left:
-                    problems[row] = left[at]
+                if at in remaining:
+                    problems[row] = remaining[at]
         return problems
 
     def _decided_anew(self, directory: int, packed: bytes, before: Rows, tries: int) -> Stepwise[dict[int, Problem]]:
-        """As ``_mended``, for items that are looked at once more; what is no longer the item of ``before`` stays."""
+        """Stat the items again, decide their changes anew, and apply them; return problems as ``_mended`` does.
+
+        An item that is no longer the one of ``before`` is not changed.
+        """
         ticket = self._rank.kernel.submit(Stat(directory, packed, before.mask, on_source=True))
         stated = yield from waited(self._rank.kernel, ticket)
         now, names, problems, same = stated.rows, unpack_names(packed), dict[int, Problem](), list[int]()
@@ -308,15 +326,16 @@ class ChangeVisitor:
         differing = self._intent.differing(directory, names, now)
         problems.update((same[row], problem) for row, problem in differing.unknown.items())
         if differing.rows:
-            some, rows = pack_names(names[row] for row in differing.rows), now.chosen(differing.rows)
-            left = yield from self._mended(directory, some, rows, differing.wanted, tries)
-            problems.update((same[differing.rows[row]], problem) for row, problem in left.items())
+            differing_names, rows = pack_names(names[row] for row in differing.rows), now.chosen(differing.rows)
+            remaining = yield from self._mended(directory, differing_names, rows, differing.wanted, tries)
+            problems.update((same[differing.rows[row]], problem) for row, problem in remaining.items())
         return problems
 
     def _count_mended(self, mended: Judged) -> None:
         self._result.count(counts.MENDED, mended.verdicts.codes.count(Code.DONE))
 
     def _not_changed(self, name: bytes, problem: Problem, size: int) -> None:
+        """Report an item that could not be changed. A vanished item is ignored unless the user has named it."""
         if problem.errno == errno.ENOENT and not (self._is_path or self._is_listed):
             self._result.count(counts.FOUND, -1)
             self._result.count(counts.FOUND_BYTES, -size)
@@ -329,6 +348,7 @@ class ChangeVisitor:
         self._result.count(counts.BYTES, _size_of(rows))
 
     def _tell(self, names: Sequence[bytes], rows: Rows, differing: Differing, done: set[int]) -> None:
+        """Report each item that was changed, or is as wanted."""
         wanted = differing.wanted
         changes = {
             row: told(rows, row, self._intent.bits(rows.mode[row], mode), uid, gid)
@@ -342,16 +362,16 @@ class ChangeVisitor:
 
 
 class InodesForeseen:
-    """The inodes with several names that a dry run has counted as changed, on the rank that owns them.
+    """Inodes with several names that a dry run has counted as changed, on the rank that owns them.
 
-    A run changes an inode under one name; then its other names are unchanged.
+    A real run changes an inode under one name; its other names are unchanged then.
     """
 
     def __init__(self, rank: Rank) -> None:
         self._seen: dict[tuple[int, int], None] = {}
 
     def is_further_name(self, rows: Rows, row: int) -> bool:
-        """Return True if this was asked of another name of the inode before."""
+        """Return True if another name of the inode was counted before; record the inode."""
         inode = rows.device[row], rows.inode[row]
         if inode in self._seen:
             return True
@@ -362,13 +382,13 @@ class InodesForeseen:
 
 
 def _linked(rows: Rows, differing: Differing) -> list[int]:
-    """Return the differing rows with several names, but for directories."""
+    """Return the differing rows of non-directories with several names."""
     links = rows.links
     return [row for row in differing.rows if links[row] > 1 and not stat.S_ISDIR(rows.mode[row])] if links else []
 
 
 def _size_of(rows: Rows) -> int:
-    """The bytes of regular files."""
+    """Return the total size in bytes of the regular files."""
     if not rows.size:
         return 0
     if all(map(stat.S_ISREG, {*rows.mode})):

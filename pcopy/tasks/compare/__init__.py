@@ -1,1 +1,1 @@
-"""Two trees are looked at side by side, and compared by chosen properties."""
+"""Tasks that compare two trees side by side by chosen properties (pverify A B)."""

@@ -1,10 +1,10 @@
-"""CompareDirs and CompareNames: directories that both sides have are listed, and what is in them is compared.
+"""CompareDirs and CompareNames: list directories that both sides have, and compare the items in them.
 
-One task looks at a directory on both sides. Each name is asked for on both, and so it is known which side alone has it:
-nothing is gathered anywhere. Of a directory that one side alone has nothing but its name is looked at.
+One task examines a directory on both sides. Each name is statted on both, so it is known immediately which side alone
+has it, and no rank has to collect names. Of a directory that only one side has, nothing but its name is examined.
 
-Rules: what can't be listed, or looked at, on either side has failed: it is not taken for what the other side alone has.
-Filters choose an item that they choose on either side, as what it is there.
+Rules: An item that cannot be listed or statted on either side has failed; it is not reported as missing on that side.
+Filters select an item if they select it on either side.
 """
 
 from __future__ import annotations
@@ -40,17 +40,23 @@ from pcopy.tasks.compare.tell_differences import Differences
 from pcopy.walk.listing import NAMES_AT_ONCE, Listing, NamesSpool, begin_list, spread
 
 IN_PLACE = 64
-"""Names that are looked at by who has listed them. Of more, others may take some, unless they are soon looked at."""
+"""Number of names up to which the task that lists a directory also stats them. More names become tasks that other ranks
+may take, unless they can be statted quickly.
+"""
 MOST_MERGED = 1 << 17
-"""Names of a directory, of both sides together, that one rank brings together: some 20 MB. Of more, those of the second
-side are asked for on the first once more."""
+"""Number of names of a directory, both sides together, that one rank merges in memory (some 20 MB).
+
+If there are more, the names of the second side are statted on the first side once more.
+"""
 
 _CONTENTS = ord("c")
 
 
 class CompareDirs(Divisible, code=120, doing="comparing", is_note=False):
-    """The directories ``names`` of ``place`` (``.``: it itself), which both sides have: with these ``inodes`` on the
-    first, and ``others`` on the second."""
+    """Compares the directories ``names`` of ``place`` (``.``: the place itself), which both sides have.
+
+    ``inodes`` are their inode numbers on the first side, ``others`` those on the second side.
+    """
 
     inodes: bytes
     others: bytes
@@ -59,6 +65,9 @@ class CompareDirs(Divisible, code=120, doing="comparing", is_note=False):
     operation_count = 4
 
     def run(self, rank: Rank, result: Result) -> Steps:
+        """Compare the directories until ``LONG`` seconds have passed or the rank stops; the remaining ones become new
+        tasks.
+        """
         found, end, row = Differences(rank), time.monotonic() + LONG, 0
         names, inodes, others = unpack_names(self.names), unpack_numbers(self.inodes), unpack_numbers(self.others)
         at_once, is_plain = rank.own(AtOnce), len(names) > 1 and _are_plain(rank, self.place)
@@ -67,8 +76,8 @@ class CompareDirs(Divisible, code=120, doing="comparing", is_note=False):
             part = slice(row, row + number)
             row += number
             if number > 1:
-                some = _Some(self.place, names[part], inodes[part], others[part])
-                yield from _compare_at_once(rank, result, found, some)
+                siblings = _Some(self.place, names[part], inodes[part], others[part])
+                yield from _compare_at_once(rank, result, found, siblings)
             else:
                 result.count(counts.UNSCANNED, -1)
                 yield from _compare(rank, result, found, self.place, names[part][0], (inodes[part][0], others[part][0]))
@@ -85,7 +94,9 @@ class CompareDirs(Divisible, code=120, doing="comparing", is_note=False):
 
 
 class _Some(NamedTuple):
-    """Directories that lie beside each other on both sides, with their inodes there and here."""
+    """Sibling directories that both sides have, with their inode numbers on the first side (``inodes``) and the second
+    (``others``).
+    """
 
     around: Place
     names: Sequence[bytes]
@@ -93,49 +104,54 @@ class _Some(NamedTuple):
     others: Sequence[int]
 
 
-def _are_plain(rank: Rank, around: Place) -> bool:
-    """Does the kernel compare what is in several of the directories in this one?"""
+def _are_plain(rank: Rank, parent: Place) -> bool:
+    """Return True if the backend may compare the contents of several sub-directories of ``parent`` in one call."""
     options = rank.options
     if not are_entered_at_once(rank) or rank.own(Selected).anything:
         return False
     if options.compare & (ACL | XATTR | TELLS_COMMON) or options.direct or options.drop_cache:
         return False
-    return not any(rank.sources[side].mounted.concerns(around.path) for side in SIDES)
+    return not any(rank.sources[side].mounted.concerns(parent.path) for side in SIDES)
 
 
-def _compare_at_once(rank: Rank, result: Result, found: Differences, some: _Some) -> Steps:
-    """Some directories; those that are no plain cases one by one."""
-    around = some.around
-    done = yield from _compare_within(rank, some)
+def _compare_at_once(rank: Rank, result: Result, found: Differences, siblings: _Some) -> Steps:
+    """Compare some directories in one batch of the backend; those that it cannot compare are done one by one."""
+    parent = siblings.around
+    done = yield from _compare_within(rank, siblings)
     _count(rank, result, done.sums)
     for row, code in enumerate(done.verdicts.codes):
         result.count(counts.UNSCANNED, -1)
-        name, both = some.names[row], (some.inodes[row], some.others[row])
+        name, both = siblings.names[row], (siblings.inodes[row], siblings.others[row])
         if code != Code.DONE:
-            yield from _compare(rank, result, found, around, name, both)
+            yield from _compare(rank, result, found, parent, name, both)
             continue
         result.count(counts.DIRECTORIES)
         if row in done.left:
-            ours, theirs = Identity(around.source_id.mount, both[0]), Identity(around.target_id.mount, both[1])
-            place = Place(around.root, os.path.join(around.path, name), ours, theirs, False, False)
+            first, second = Identity(parent.source_id.mount, both[0]), Identity(parent.target_id.mount, both[1])
+            place = Place(parent.root, os.path.join(parent.path, name), first, second, False, False)
             yield from _go_on(rank, result, found, place, done.left[row])
 
 
-def _compare_within(rank: Rank, some: _Some) -> Stepwise[DoneWithin]:
-    sides = [on_side(some.around, side) for side in SIDES]
+def _compare_within(rank: Rank, siblings: _Some) -> Stepwise[DoneWithin]:
+    """Compare the directories in one batch; return a result in which nothing is done if the parent cannot be opened."""
+    sides = [on_side(siblings.around, side) for side in SIDES]
     try:
-        ours, theirs = map(rank.open_source, sides)
-    except Problem:  # which each tells by itself
-        return DoneWithin(Verdicts(len(some.names)), SumsWithin(), {})
+        first, second = map(rank.open_source, sides)
+    except Problem:  # the task of each directory reports it
+        return DoneWithin(Verdicts(len(siblings.names)), SumsWithin(), {})
     devices = rank.source_device(sides[0]) or 0, rank.source_device(sides[1]) or 0
-    numbers = array("Q", some.inodes), array("Q", some.others)
+    numbers = array("Q", siblings.inodes), array("Q", siblings.others)
     wanted, window = rank.options.compare, rank.options.modify_window
-    batch = CompareWithin(ours, pack_names(some.names), theirs, *numbers, devices, NAMES_AT_ONCE - 1, wanted, window)
+    batch = CompareWithin(
+        first, pack_names(siblings.names), second, *numbers, devices, NAMES_AT_ONCE - 1, wanted, window
+    )
     return (yield from rank.done(batch))
 
 
 def _count(rank: Rank, result: Result, sums: SumsWithin) -> None:
-    """What is alike, and files that differ in their contents; directories count when they are done."""
+    """Count items that are equal, and files that differ in their contents. The directories are counted when they are
+    complete.
+    """
     result.count(counts.FOUND, sums.files + sums.directories + sums.links + sums.others)
     result.count(counts.FILES, sums.files)
     result.count(counts.SYMLINKS, sums.links)
@@ -145,35 +161,40 @@ def _count(rank: Rank, result: Result, sums: SumsWithin) -> None:
     rank.counters[counts.MOVED] += sums.bytes
 
 
-def _go_on(rank: Rank, result: Result, found: Differences, place: Place, left: LeftWithin) -> Steps:
-    """What the kernel has left of a directory."""
-    names = unpack_names(left.names)
-    below, differing, others = list[tuple[bytes, int, int]](), list[bytes](), list[bytes]()
-    for name, kind, inode, other in zip(names, left.kinds, left.inodes, left.others, strict=True):
+def _go_on(rank: Rank, result: Result, found: Differences, place: Place, remaining: LeftWithin) -> Steps:
+    """Process the items of a directory that the backend did not decide, and spawn tasks for its sub-directories."""
+    names = unpack_names(remaining.names)
+    directories, differing, undecided = list[tuple[bytes, int, int]](), list[bytes](), list[bytes]()
+    for name, kind, inode, other in zip(names, remaining.kinds, remaining.inodes, remaining.others, strict=True):
         if kind == DIRECTORY[0]:
-            below.append((name, inode, other))
+            directories.append((name, inode, other))
         else:
-            (differing if kind == _CONTENTS else others).append(name)
+            (differing if kind == _CONTENTS else undecided).append(name)
     found.add(place.path, differing, [CONTENT] * len(differing), FILE * len(differing))
-    _enter(rank, result, place, below)
-    if others:
-        opened = open_sides(rank, result, place, others)
+    _enter(rank, result, place, directories)
+    if undecided:
+        opened = open_sides(rank, result, place, undecided)
         if opened is None:
-            result.count(counts.FOUND, len(others))
+            result.count(counts.FOUND, len(undecided))
         else:
-            yield from compare_names(rank, result, found, place, opened, pack_names(others))
+            yield from compare_names(rank, result, found, place, opened, pack_names(undecided))
 
 
 def _compare(
-    rank: Rank, result: Result, found: Differences, around: Place, name: bytes, inodes: tuple[int, int]
+    rank: Rank, result: Result, found: Differences, parent: Place, name: bytes, inodes: tuple[int, int]
 ) -> Steps:
-    """One directory."""
-    path = around.path if name == ROOT else os.path.join(around.path, name)
-    place, side = around._replace(path=path), 0
+    """Compare the contents of one directory.
+
+    Args:
+        parent: the directory that contains ``name`` (``.``: the directory itself).
+        inodes: inode numbers of the directory on the first and the second side.
+    """
+    path = parent.path if name == ROOT else os.path.join(parent.path, name)
+    place, side = parent._replace(path=path), 0
     listings: list[Listing] = []
     try:
         for side in SIDES:
-            identity = _identity(rank, side, on_side(around, side), path, inodes[side])
+            identity = _identity(rank, side, on_side(parent, side), path, inodes[side])
             place = place._replace(target_id=identity) if side else place._replace(source_id=identity)
             listings.append((yield from begin_list(rank.kernel, rank.open_source(on_side(place, side)))))
     except Problem as problem:
@@ -184,8 +205,8 @@ def _compare(
         return
     for side in SIDES:
         if not listings[side].number and not status_of(opened[side], on_source=True).st_nlink:
-            gone = Problem("readdir", errno.ENOENT, on_source=True, changed=True)
-            failed(result, place, side, ROOT, gone)
+            removed = Problem("readdir", errno.ENOENT, on_source=True, changed=True)
+            failed(result, place, side, ROOT, removed)
             return
     try:
         if any(listing.is_large for listing in listings):
@@ -199,38 +220,41 @@ def _compare(
 
 
 class _Unlisted(Exception):
-    """The rest of a directory can't be listed."""
+    """Raised if a directory cannot be listed to its end on one ``side``."""
 
     def __init__(self, side: int, problem: Problem) -> None:
         super().__init__(problem)
         self.side, self.problem = side, problem
 
 
-def _identity(rank: Rank, side: int, around: Place, path: bytes, inode: int) -> Identity:
-    """Which directory is there; raises ``Problem`` if it is not the one that was found. What is mounted there may have
-    been mounted since."""
+def _identity(rank: Rank, side: int, parent: Place, path: bytes, inode: int) -> Identity:
+    """Return the identity of the directory ``path``; raise ``Problem`` (ESTALE) if it is not the one that was found.
+
+    A file system that was mounted there since then is accepted.
+    """
     directories = rank.sources[side]
     identity = directories.identity(path)
-    if path != around.path and identity.mount == around.source_id.mount and identity.inode != inode:
+    if path != parent.path and identity.mount == parent.source_id.mount and identity.inode != inode:
         directories.forget(path)
         raise Problem("open", errno.ESTALE, on_source=True, text="the directory was replaced meanwhile")
     return identity
 
 
-def _united(ours: bytes, theirs: bytes) -> bytes:
-    """Packed names, each once."""
-    if ours == theirs or not theirs:
-        return ours
-    if not ours:
-        return theirs
-    names = unpack_names(ours)
-    known = {*names}
-    return pack_names(chain(names, (name for name in unpack_names(theirs) if name not in known)))
+def _united(first: bytes, second: bytes) -> bytes:
+    """Return the union of two packed lists of names."""
+    if first == second or not second:
+        return first
+    if not first:
+        return second
+    names = unpack_names(first)
+    known_names = {*names}
+    return pack_names(chain(names, (name for name in unpack_names(second) if name not in known_names)))
 
 
 def _look(
     rank: Rank, result: Result, found: Differences, place: Place, opened: tuple[int, int], packed: bytes
 ) -> Steps:
+    """Compare the names of a directory here if they are few or quickly statted; otherwise spawn a task for them."""
     number, paces = packed.count(b"/") + bool(packed), rank.own(Paces)
     if number <= IN_PLACE or (paces.are_quick(CompareNames.code, number) and not rank.throttle.is_on):
         yield from rank.throttle.spend(operations=2 * number)
@@ -243,7 +267,9 @@ def _look(
 
 
 def _spread(rank: Rank, result: Result, place: Place, listings: Sequence[Listing]) -> Steps:
-    """Very many names are looked at by all ranks."""
+    """Spawn tasks that compare the many names of a large directory. Raise ``_Unlisted`` if it cannot be listed to its
+    end.
+    """
     spools = [NamesSpool(rank.open_spool) for _ in SIDES]
     numbers = []
     for side in SIDES:
@@ -263,12 +289,15 @@ def _spread(rank: Rank, result: Result, place: Place, listings: Sequence[Listing
 
 
 def _parts(packed: bytes) -> Iterator[bytes]:
+    """Yield packed names in portions of ``NAMES_AT_ONCE``."""
     names = unpack_names(packed)
     return (pack_names(names[start : start + NAMES_AT_ONCE]) for start in range(0, len(names), NAMES_AT_ONCE))
 
 
 class CompareNames(Divisible, code=121, doing="comparing", is_note=False):
-    """Names that either side has in ``place``; ``once_more``: those that the first has are the affair of others."""
+    """Compares names of ``place`` that either side has. With ``once_more``, names that the first side has are skipped,
+    since other tasks compare them.
+    """
 
     once_more: bool = False
 
@@ -276,6 +305,7 @@ class CompareNames(Divisible, code=121, doing="comparing", is_note=False):
     least_items = 16
 
     def run(self, rank: Rank, result: Result) -> Steps:
+        """Compare the names, without those that the first side has if ``once_more``."""
         names = unpack_names(self.names)
         opened = open_sides(rank, result, self.place, names)
         if opened is None:
@@ -289,7 +319,7 @@ class CompareNames(Divisible, code=121, doing="comparing", is_note=False):
 
 
 def _missing(rank: Rank, directory: int, packed: bytes) -> Stepwise[bytes]:
-    """Those of the names that an open directory of the first side does not have, for certain."""
+    """Return those of the packed names that the open directory of the first side certainly does not have (ENOENT)."""
     verdicts = (yield from rank.done(Stat(directory, packed, MODE, on_source=True))).verdicts
     if verdicts.codes.count(Code.DONE) == len(verdicts):
         return b""
@@ -304,7 +334,9 @@ def _missing(rank: Rank, directory: int, packed: bytes) -> Stepwise[bytes]:
 def compare_names(
     rank: Rank, result: Result, found: Differences, place: Place, opened: tuple[int, int], packed: bytes
 ) -> Stepwise[None]:
-    """Looks at names (not none) of a directory that is open on both sides."""
+    """Stat, filter and compare the names ``packed`` (at least one) of a directory that is open on both sides; report
+    differences.
+    """
     looking = Looking(rank, result, place, opened, packed)
     yield from looking.look()
     yield from looking.compare()
@@ -313,7 +345,7 @@ def compare_names(
 
 
 def _enter(rank: Rank, result: Result, place: Place, below: Sequence[tuple[bytes, int, int]]) -> None:
-    """Names and inodes of directories."""
+    """Spawn tasks that compare sub-directories, given as name and inode number on each side."""
     for share in shares(rank, len(below)):
         names, *inodes = zip(*below[share], strict=True)
         task = CompareDirs(place, pack_names(names), *(pack_numbers([*each]) for each in inodes))

@@ -1,7 +1,8 @@
-"""The contents of files that both sides have are compared, by their digests: CompareFiles, of small ones in batches;
-CompareFile, of a large one, which ranks read in parts (ComparisonOpened, ComparePart, PartCompared).
+"""Compare the contents of files that both sides have, by their digests.
 
-A file that is not the one whose status was compared, or that changes while it is read, has failed.
+``CompareFiles`` compares small files in batches. ``CompareFile`` compares a large file, which ranks read in parts
+(``ComparisonOpened``, ``ComparePart``, ``PartCompared``). A file that was replaced since its status was compared, or
+that changes while it is read, has failed.
 """
 
 from __future__ import annotations
@@ -30,15 +31,21 @@ from pcopy.tasks.compare.tell_differences import Differences
 from pcopy.tasks.verify.reading import digested_part, read_rows
 
 BATCH_FILES = 256
-"""Files of one task at most: more would stay with one rank for too long."""
+"""Maximum number of files of one task: more would occupy one rank for too long."""
 BATCH_BYTES = 4 << 20
-"""Bytes on one side with which a task gets no more files."""
+"""Bytes on one side from which on a task gets no further files."""
 
 
 def compare_small(
     result: Result, place: Place, names: list[bytes], bits: bytes, sizes: Sequence[int], inodes: Sequence[array[int]]
 ) -> None:
-    """Spawns what compares small files of ``place``, with these inodes on either side, in batches."""
+    """Spawn tasks that compare small files of ``place``, in batches.
+
+    Args:
+        bits: how each file differs otherwise.
+        sizes: size in bytes of each file, equal on both sides.
+        inodes: one column of inode numbers for each side.
+    """
     start = size = 0
     total = sum(sizes)
     whole = len(names) if len(names) <= BATCH_FILES and total < BATCH_BYTES else 0
@@ -53,8 +60,11 @@ def compare_small(
 
 
 class CompareFiles(Divisible, code=122, doing="comparing files of", is_note=False):
-    """Small files that both sides have, with these ``inodes`` there and ``others`` here, and of one size. The ``bits``
-    tell how they differ otherwise."""
+    """Compares small files that both sides have with the same size.
+
+    ``inodes`` are their inode numbers on the first side, ``others`` those on the second side. ``bits`` state how they
+    differ otherwise.
+    """
 
     bits: bytes
     inodes: bytes
@@ -64,16 +74,17 @@ class CompareFiles(Divisible, code=122, doing="comparing files of", is_note=Fals
     operation_count = 4
 
     def run(self, rank: Rank, result: Result) -> Steps:
+        """Compare all files in a batch, and those that could not be compared so one by one."""
         place, names = self.place, unpack_names(self.names)
         opened = open_sides(rank, result, place, names)
         if opened is None:
             return
         found = Differences(rank)
         inodes = unpack_numbers(self.inodes), unpack_numbers(self.others)
-        careful: Sequence[int] = range(len(names))
+        slow_rows: Sequence[int] = range(len(names))
         if not (rank.options.direct or rank.options.drop_cache):
-            careful = yield from self._read(rank, result, found, opened, inodes)
-        for row in careful:
+            slow_rows = yield from self._read(rank, result, found, opened, inodes)
+        for row in slow_rows:
             file = File(place, names[row], self.bits[row], (inodes[0][row], inodes[1][row]))
             yield from file.compare(rank, result, found)
             yield None
@@ -87,7 +98,9 @@ class CompareFiles(Divisible, code=122, doing="comparing files of", is_note=Fals
         opened: tuple[int, int],
         inodes: tuple[Sequence[int], Sequence[int]],
     ) -> Stepwise[list[int]]:
-        """Reads all of them; returns the rows that want care."""
+        """Read all files on both sides in batches and compare their digests; return the rows that must be compared one
+        by one.
+        """
         sides = []
         for side in SIDES:
             batch = Read(opened[side], names_of(rank, side, self.names))
@@ -114,7 +127,7 @@ class CompareFiles(Divisible, code=122, doing="comparing files of", is_note=Fals
 
 
 class File(NamedTuple):
-    """A file that both sides have, with these inodes and of one size."""
+    """A file that both sides have with the same size; ``inodes`` are its inode numbers on both sides."""
 
     place: Place
     name: bytes
@@ -122,7 +135,7 @@ class File(NamedTuple):
     inodes: tuple[int, int]
 
     def compare(self, rank: Rank, result: Result, found: Differences) -> Steps:
-        """As a whole, here; large ones in parts, by tasks."""
+        """Compare the contents of the file; a large file is read in parts by further tasks."""
         opened = self._opened(rank, result)
         if opened is None:
             return
@@ -138,7 +151,9 @@ class File(NamedTuple):
             self.compared(result, found, read.differs, read.size)
 
     def _opened(self, rank: Rank, result: Result) -> tuple[tuple[Version, Version], int] | None:
-        """Both versions, and how many bytes are in no hole of either; None if a side has failed."""
+        """Open the file on both sides; return both versions and the number of bytes outside of holes. Return None if a
+        side has failed.
+        """
         versions, data = [], 0
         for side in SIDES:
             try:
@@ -153,6 +168,7 @@ class File(NamedTuple):
         return (versions[0], versions[1]), data
 
     def _split(self, rank: Rank, result: Result, versions: tuple[Version, Version], data: int) -> None:
+        """Spawn the tasks that compare the parts of the file."""
         size = versions[0].size
         chunk = rank.chunk(size)
         if not rank.options.chunk_size:
@@ -165,14 +181,16 @@ class File(NamedTuple):
             result.spawn(ComparePart(self.place, self.name, *versions, start, end, number), 2 * (end - start))
 
     def compared(self, result: Result, found: Differences, differs: bool, read: int) -> None:
-        """So many bytes were ``read``, of both sides."""
+        """Count the file and report the result of the comparison; ``read`` is the number of bytes read on both sides
+        together.
+        """
         result.count(counts.FILES)
         result.count(counts.BYTES, read)
         found.add(self.place.path, [self.name], [self.bits | (CONTENT if differs else 0)], FILE)
 
 
 class OnBothSides(Kind):
-    """What the kinds of tasks share that are about a file which both sides have."""
+    """Base of the tasks that are about one file which both sides have."""
 
     place: Place
     name: bytes
@@ -182,7 +200,10 @@ class OnBothSides(Kind):
 
 
 class CompareFile(OnBothSides, code=123, doing="comparing", is_note=False):
-    """A large file that both sides have, with this ``inode`` and ``other``, and of one ``size`` (bytes)."""
+    """Compares a large file that both sides have with the same ``size`` (bytes).
+
+    ``inode`` is its inode number on the first side, ``other`` the one on the second side.
+    """
 
     bits: int
     size: int
@@ -197,11 +218,11 @@ class CompareFile(OnBothSides, code=123, doing="comparing", is_note=False):
 
 
 ComparisonId = tuple[int, int]
-"""A file that is compared in parts: the rank that it belongs to, and a number."""
+"""Identifies a file that is compared in parts: the rank that owns it, and a number."""
 
 
 class ComparisonOpened(OnBothSides, code=124, doing="waiting for the parts of", is_note=True):
-    """Tells the owner of a file that is compared how many parts to wait for."""
+    """A note that tells the owner of a file how many ``parts`` are compared."""
 
     bits: int
     size: int
@@ -217,8 +238,9 @@ class ComparisonOpened(OnBothSides, code=124, doing="waiting for the parts of", 
 
 
 class ReadBoth(NamedTuple):
-    """What was read of a part on both sides: ``size`` bytes. Does it differ, or which ``problem`` was met on which
-    ``side``?"""
+    """Result of reading a part on both sides: ``size`` bytes together, and whether it ``differs``; or the ``problem``
+    and the ``side`` that met it.
+    """
 
     differs: bool
     size: int
@@ -229,7 +251,11 @@ class ReadBoth(NamedTuple):
 def read_both(
     rank: Rank, place: Place, name: bytes, versions: tuple[Version, Version], start: int, end: int
 ) -> Stepwise[ReadBoth]:
-    """Compares the bytes from ``start`` to ``end`` of a file that is of these versions, by their content roots."""
+    """Compare the bytes from ``start`` to ``end`` of a file on both sides by their content roots.
+
+    Args:
+        versions: the version that the file must have on each side.
+    """
     parts: list[tuple[int, bytes]] = []
     for side in SIDES:
         try:
@@ -237,7 +263,7 @@ def read_both(
                 check_unchanged(reading, versions[side])
                 status = status_of(reading, on_source=True)
                 is_whole = not start and end == versions[0].size
-                end_here = status.st_size if is_whole else end  # sizes may differ where files are generated
+                end_here = status.st_size if is_whole else end  # generated files (/proc) may differ in size
                 hasher = yield from digested_part(rank, reading, status, start, end_here, on_source=True)
         except Problem as problem:
             return ReadBoth(False, 0, side, problem)
@@ -246,7 +272,9 @@ def read_both(
 
 
 class ComparePart(OnBothSides, code=125, doing="comparing a part of", is_note=False):
-    """The bytes from ``start`` to ``end`` of the file ``number``, which is of these versions."""
+    """Compares the bytes from ``start`` to ``end`` of the file ``number``, whose versions are ``version`` and
+    ``other``.
+    """
 
     version: Version
     other: Version
@@ -257,12 +285,12 @@ class ComparePart(OnBothSides, code=125, doing="comparing a part of", is_note=Fa
     def run(self, rank: Rank, result: Result) -> Steps:
         versions = self.version, self.other
         read = yield from read_both(rank, self.place, self.name, versions, self.start, self.end)
-        told = None if read.problem is None else read.problem.plain
-        result.spawn(PartCompared(self.number, read.differs, read.side, told))
+        problem = None if read.problem is None else read.problem.plain
+        result.spawn(PartCompared(self.number, read.differs, read.side, problem))
 
 
-class PartCompared(Note, code=126, doing="noting a part of a file that is compared"):
-    """Does it differ, or which ``problem`` was met on which ``side``?"""
+class PartCompared(Note, code=126, doing="recording a compared part of a file"):
+    """A note with the result of one part: whether it ``differs``, or the ``problem`` and the ``side`` that met it."""
 
     number: ComparisonId
     differs: bool
@@ -277,18 +305,18 @@ class PartCompared(Note, code=126, doing="noting a part of a file that is compar
 
 
 class FileInParts:
-    """What the owner of a file knows of its parts."""
+    """The owner's record of a file that is compared in parts."""
 
     def __init__(self, file: File, size: int) -> None:
         self.file = file
         self.size = size
         self.differs = False
         self.side = 0
-        """That of the first problem."""
+        """The side that met the first problem."""
 
 
 class Comparisons(Ledger[ComparisonId, FileInParts, PartCompared]):
-    """The files that are compared in parts and belong to a rank, by numbers of their own."""
+    """The files that are compared in parts and owned by this rank, by numbers that it assigns."""
 
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank)

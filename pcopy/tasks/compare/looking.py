@@ -1,4 +1,4 @@
-"""Names of a directory that is open on both sides: looked at, chosen, compared, and told, in columns."""
+"""Examination of names of a directory that is open on both sides: stat, filter, compare and report, in columns."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _DONE = bytes((Code.DONE,))
 
 
 class Looking:
-    """Some ``names`` of ``place``, which is open as ``directories``."""
+    """Examines the names ``packed`` of ``place``, which is open as ``directories`` on both sides."""
 
     def __init__(self, rank: Rank, result: Result, place: Place, directories: tuple[int, int], packed: bytes) -> None:
         self._rank = rank
@@ -52,18 +52,19 @@ class Looking:
         self._packed = packed
         self._names = unpack_names(packed)
         self._alone: list[tuple[int, int, int]] = []
-        """Row, side and mode of each that one side alone has."""
+        """Row, side and mode of each item that only one side has."""
         self._pairs = Pairs(directories, ([], []), (Rows(0, 0), Rows(0, 0)))
         self._named: list[bytes] = []
         """The names of the pairs."""
         self._bits = bytearray()
+        """How each pair differs (``pcopy.tasks.compare.properties``)."""
         self._kinds = b""
         self._problems: dict[int, Problem] = {}
         self._unread: set[int] = set()
-        """Rows of which only the attributes could not be compared."""
+        """Rows of pairs whose attributes could not be read, while everything else was compared."""
 
     def look(self) -> Stepwise[None]:
-        """Finds out which side has what."""
+        """Stat all names on both sides, apply the filters, and pair the items that both sides have."""
         wanted = self._rank.options.compare
         stated = yield from stat_sides(self._rank, self._directories, self._packed, columns_of(wanted))
         both: Sequence[int] = range(len(self._names))
@@ -80,20 +81,24 @@ class Looking:
         self._pairs = Pairs(self._directories, (names[0], names[1]) if names else (self._named, self._named), rows)
 
     def _sort(self, stated: Sequence[Stated]) -> list[int]:
-        """Rows that both sides have, and that are selected."""
-        unseen: list[dict[int, Problem]] = []
+        """Return the selected rows that both sides have; record items that only one side has, and report those that
+        failed.
+        """
+        unreadable: list[dict[int, Problem]] = []
         missing: list[set[int]] = []
-        for each in stated:
-            codes, numbers = each.verdicts.codes, each.verdicts.errnos
-            others = [row for row, code in enumerate(codes) if code != Code.DONE]
-            missing.append({row for row in others if numbers[row] == errno.ENOENT})
-            unseen.append({row: each.verdicts.problem(row) for row in others if numbers[row] != errno.ENOENT})
+        for stated_side in stated:
+            codes, numbers = stated_side.verdicts.codes, stated_side.verdicts.errnos
+            not_statted = [row for row, code in enumerate(codes) if code != Code.DONE]
+            missing.append({row for row in not_statted if numbers[row] == errno.ENOENT})
+            unreadable.append(
+                {row: stated_side.verdicts.problem(row) for row in not_statted if numbers[row] != errno.ENOENT}
+            )
         both = []
-        for row in self._selected(stated, unseen, missing):
-            side = next((side for side in SIDES if row in unseen[side]), None)
+        for row in self._selected(stated, unreadable, missing):
+            side = next((side for side in SIDES if row in unreadable[side]), None)
             if side is not None:
                 self._result.count(counts.FOUND)
-                failed(self._result, self._place, side, self._names[row], unseen[side][row])
+                failed(self._result, self._place, side, self._names[row], unreadable[side][row])
             elif row in missing[0] or row in missing[1]:
                 side = int(row in missing[0])
                 self._alone.append((row, side, stated[side].rows.mode[row]))
@@ -104,7 +109,7 @@ class Looking:
     def _selected(
         self, stated: Sequence[Stated], unseen: Sequence[dict[int, Problem]], missing: Sequence[set[int]]
     ) -> list[int]:
-        """Rows that filters choose on a side that has them; the others are counted."""
+        """Return the rows that the filters select on any side that has them; count the others as excluded."""
         rows = {row for row in range(len(self._names)) if row not in missing[0] or row not in missing[1]}
         selected = self._rank.own(Selected)
         if not selected.anything or self._packed == ROOT:
@@ -112,14 +117,14 @@ class Looking:
         chosen: set[int] = set()
         for side in SIDES:
             found = Found(self._directories[side], self._packed, stated[side].rows, unseen[side])
-            there = rows - missing[side]
-            chosen |= there.intersection(selected.rows(self._place.path, found)) if there else set()
+            on_side = rows - missing[side]
+            chosen |= on_side.intersection(selected.rows(self._place.path, found)) if on_side else set()
         for counter in (counts.FOUND, counts.SKIPPED, counts.EXCLUDED):
             self._result.count(counter, len(rows) - len(chosen))
         return sorted(chosen)
 
     def compare(self) -> Stepwise[None]:
-        """Finds out how the pairs differ, but for their contents."""
+        """Compare the pairs in everything but their contents."""
         wanted, pairs = self._rank.options.compare, self._pairs
         self._bits, self._problems = differences(pairs, wanted, self._rank.options.modify_window)
         if any(bits & CONTENT for bits in self._bits) and self._is_generated():
@@ -136,7 +141,7 @@ class Looking:
         self._kinds = bytes(map(kinds.__getitem__, modes))
 
     def tell(self, found: Differences) -> None:
-        """What is known of items whose contents need no look; those of the others are tasks."""
+        """Report all items whose result is known now; spawn tasks for files whose contents must be compared."""
         result, path = self._result, self._place.path
         result.count(counts.FOUND, len(self._alone))
         for row, side, mode in self._alone:
@@ -144,7 +149,8 @@ class Looking:
             result.count(counts.of_kind(kind))
             found.add(path, [self._names[row]], [(ONLY_A, ONLY_B)[side]], kind)
         for row, problem in self._problems.items():
-            if row in self._unread and self._kinds[row] == DIRECTORY[0]:  # it counts once more when it was entered
+            # The directory is counted again when its contents have been compared.
+            if row in self._unread and self._kinds[row] == DIRECTORY[0]:
                 result.count(counts.DIRECTORIES, -1)
             failed(result, self._place, int(not problem.on_source), self._named[row], problem)
         read = self._read() if self._rank.options.compare & CONTENT else ()
@@ -158,47 +164,50 @@ class Looking:
             names, bits = [names[row] for row in rows], bytearray(bits[row] for row in rows)
             kinds = bytes(kinds[row] for row in rows)
         for (code, other), number in Counter(zip(kinds, (each & TYPE for each in bits), strict=True)).items():
-            if code != DIRECTORY[0] or other:  # what is entered counts when that has been done
+            if code != DIRECTORY[0] or other:  # directories to enter are counted when their contents have been compared
                 result.count(counts.of_kind(bytes((code,))), number)
         found.add(path, names, bits, kinds)
 
     def _is_generated(self) -> bool:
-        """Return True if files of either side are generated as they are read (/proc), so that their sizes say nothing;
-        raises ``Problem``."""
+        """Return True if files of either side are generated as they are read (/proc), so that their sizes are
+        meaningless; raise ``Problem``.
+        """
         generated = self._rank.mover.generated
         return any(generated.is_on(each, status_of(each).st_dev) for each in self._pairs.directories)
 
     def _read(self) -> Sequence[int]:
-        """Spawns what reads the contents of files that may hold the same; returns their rows."""
-        ours, theirs = self._pairs.rows
+        """Spawn tasks that compare the contents of files that may be equal; return the rows of these files."""
+        first, second = self._pairs.rows
         rows: Sequence[int] = range(len(self._named))
-        if any(self._bits) or self._problems or set(map(stat.S_IFMT, set(ours.mode))) != {stat.S_IFREG}:
+        if any(self._bits) or self._problems or set(map(stat.S_IFMT, set(first.mode))) != {stat.S_IFREG}:
             rows = [row for row in rows if self._may_be_equal(row)]
-        self._result.count(counts.FOUND_BYTES, 2 * sum(map(ours.size.__getitem__, rows)))
+        self._result.count(counts.FOUND_BYTES, 2 * sum(map(first.size.__getitem__, rows)))
         small = rows
-        if rows and max(ours.size) > SMALL_FILE:
-            small = [row for row in rows if ours.size[row] <= SMALL_FILE]
+        if rows and max(first.size) > SMALL_FILE:
+            small = [row for row in rows if first.size[row] <= SMALL_FILE]
             for row in {*rows}.difference(small):
-                size, inodes = ours.size[row], (ours.inode[row], theirs.inode[row])
+                size, inodes = first.size[row], (first.inode[row], second.inode[row])
                 task = CompareFile(self._place, self._named[row], self._bits[row], size, *inodes)
                 self._result.spawn(task, 2 * size)
         names, bits = self._named, bytes(self._bits)
         if len(small) < len(names):
             names, bits = [names[row] for row in small], bytes(bits[row] for row in small)
-            ours, theirs = ours.chosen(small), theirs.chosen(small)
-        compare_small(self._result, self._place, names, bits, ours.size, (ours.inode, theirs.inode))
+            first, second = first.chosen(small), second.chosen(small)
+        compare_small(self._result, self._place, names, bits, first.size, (first.inode, second.inode))
         return rows
 
     def _may_be_equal(self, row: int) -> bool:
-        """Is it a regular file on both sides, and of one size?"""
+        """Return True if the row is a regular file of the same size on both sides."""
         is_file = stat.S_ISREG(self._pairs.rows[0].mode[row])
         return is_file and not self._bits[row] & (TYPE | CONTENT) and row not in self._problems
 
     def below(self) -> list[tuple[bytes, int, int]]:
-        """The directories that both sides have, also those whose attributes cannot be read: names and inodes."""
-        ours, theirs = self._pairs.rows
+        """Return name and both inode numbers of each directory that both sides have, including those whose attributes
+        could not be read.
+        """
+        first, second = self._pairs.rows
         return [
-            (self._named[row], ours.inode[row], theirs.inode[row])
+            (self._named[row], first.inode[row], second.inode[row])
             for row, kind in enumerate(self._kinds)
             if kind == DIRECTORY[0]
             and not self._bits[row] & TYPE

@@ -1,6 +1,7 @@
-"""The two sides of a comparison, 0 and 1: roots of the job, both of which are only read.
+"""The two sides of a comparison, 0 and 1: both are roots of the job that are only read.
 
-A ``Place`` has the identity of the directory on the first side as its source's, and that on the second as its target's.
+A ``Place`` has the directory's identity on the first side in ``source_id``, and the one on the second side in
+``target_id``.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ SIDES = (0, 1)
 
 
 def on_side(place: Place, side: int) -> Place:
-    """The same directory, as one that is read on that side."""
+    """Return the same directory as a source ``Place`` of that side."""
     return Place(side, place.path, place.target_id if side else place.source_id, NOWHERE, False, False)
 
 
 def open_sides(rank: Rank, result: Result, place: Place, names: list[bytes]) -> tuple[int, int] | None:
-    """The directory on both sides. None if it can't be opened: then all ``names`` in it have failed."""
+    """Open the directory on both sides and return the descriptors. If that fails, count all ``names`` in it as failed
+    and return None.
+    """
     opened = []
     for side in SIDES:
         try:
@@ -36,17 +39,17 @@ def open_sides(rank: Rank, result: Result, place: Place, names: list[bytes]) -> 
 
 
 def names_of(rank: Rank, side: int, names: bytes) -> bytes:
-    """What packed ``names`` are called on a side: a root that is a single item, ``.``, has its own name there."""
+    """Return ``names`` as they are on that side: a root that is a single item (``.``) has its own name there."""
     return (rank.job.roots[side].item or names) if names == ROOT else names
 
 
 def failed(result: Result, place: Place, side: int, name: bytes, problem: Problem, size: int = 0) -> None:
-    """The item (``.``: the directory itself) could not be compared."""
+    """Report that the item (``.``: the directory itself) could not be compared."""
     result.fail(on_side(place, side), b"" if name == ROOT else name, problem, size, retry=Tried.NEVER)
 
 
 def stat_sides(rank: Rank, directories: tuple[int, int], packed: bytes, columns: int) -> Stepwise[list[Stated]]:
-    """What both sides have of these names, asked for at the same time."""
+    """Stat the names on both sides at the same time and return both results."""
     kernel = rank.kernel
     tickets = [
         kernel.submit(Stat(directories[side], names_of(rank, side, packed), columns, on_source=True)) for side in SIDES

@@ -1,7 +1,7 @@
-"""TellDifferences: rank 0 hears of items that differ, or that one side alone has; it sorts them by path.
+"""TellDifferences: report to rank 0 items that differ or that only one side has; rank 0 sorts them by path.
 
-Only these travel, and only so many at a time (``pcopy.tasks.tell_items``); where they are very many, they lie in a
-temporary file.
+Only such items travel, and a limited number at a time (``pcopy.tasks.tell_items``). Rank 0 spills to a temporary file
+if there are very many.
 """
 
 from __future__ import annotations
@@ -20,48 +20,53 @@ from pcopy.tasks.compare.properties import ONLY_A, ONLY_B, TELLS_COMMON, TYPE
 from pcopy.tasks.tell_items import UnheardItems, acknowledge
 
 Told = tuple[int, bytes, bytes, bytes]
-"""Items of one directory that differ alike: the bits, its path below the root, names joined by slashes, type bytes."""
+"""Items of one directory that differ alike: the bits, the directory's path below the root, names joined by slashes, and
+type bytes.
+"""
 
 
 class Difference(NamedTuple):
-    """An item by its path below the root, with the bits of ``pcopy.tasks.compare.properties``. ``is_entered``: it is a
-    directory on both sides."""
+    """One item by its path below the root, with the bits of ``pcopy.tasks.compare.properties``.
+
+    ``is_entered`` is True for a directory that both sides have.
+    """
 
     path: bytes
     bits: int
     is_entered: bool
 
 
-class TellDifferences(Again, code=127, doing="telling what differs"):
-    """Tells rank 0 what the rank ``teller`` has found."""
+class TellDifferences(Again, code=127, doing="reporting differences"):
+    """A note for rank 0 with the differences that the rank ``teller`` has found."""
 
     teller: int
     found: tuple[Told, ...]
 
     def run(self, rank: Rank, result: Result) -> None:
         known = rank.own(KnownDifferences)
-        for told in self.found:
-            known.take(told)
+        for batch in self.found:
+            known.take(batch)
         acknowledge(rank, result, self.teller, sum(len(kinds) for *_, kinds in self.found))
 
 
 class KnownDifferences:
-    """What rank 0 has been told."""
+    """All differences that rank 0 has received."""
 
     def __init__(self, rank: Rank) -> None:
         self._found = ExternalSorter(rank.open_spool)
         self.numbers: Counter[int] = Counter()
-        """Items by their bits."""
+        """Number of items for each value of the bits."""
 
-    def take(self, told: Told) -> None:
-        bits, path, names, kinds = told
+    def take(self, batch: Told) -> None:
+        """Add the items that a rank has reported."""
+        bits, path, names, kinds = batch
         above = path.replace(b"/", b"\0") + b"\0" if path else b""
         for name, kind in zip(names.split(b"/"), kinds, strict=True):
             self._found.add(above + name, bits.to_bytes(2, "big") + bytes((kind,)))
         self.numbers[bits] += len(kinds)
 
     def sorted(self) -> Iterator[Difference]:
-        """In the order of a walk."""
+        """Yield the differences in the order of a walk."""
         for key, value in self._found.sorted():
             bits = int.from_bytes(value[:2], "big")
             is_entered = value[2:] == DIRECTORY and not bits & (TYPE | ONLY_A | ONLY_B)
@@ -72,7 +77,7 @@ class KnownDifferences:
 
 
 class Differences:
-    """What one task finds, told when it is done."""
+    """Collects the differences that one task finds, and reports them when the task is done."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
@@ -80,7 +85,7 @@ class Differences:
         self._found: dict[tuple[int, bytes], tuple[list[bytes], bytearray]] = {}
 
     def add(self, path: bytes, names: Sequence[bytes], bits: Sequence[int], kinds: bytes) -> None:
-        """Items of the directory ``path``, with their type bytes; the bits are 0 where nothing differs."""
+        """Add items of the directory ``path``, with their type bytes; ``bits`` is 0 for items without a difference."""
         if not (self._tells_common or any(bits)):
             return
         for name, each, kind in zip(names, bits, kinds, strict=True):
@@ -90,20 +95,21 @@ class Differences:
                 found[1].append(kind)
 
     def tell(self, result: Result) -> None:
+        """Report the differences to rank 0, as notes of a limited size."""
         rank, number = self._rank, 0
-        some: list[Told] = []
-        for told in self._packed():
+        pending: list[Told] = []
+        for batch in self._packed():
             if rank.number == 0:
-                rank.own(KnownDifferences).take(told)
+                rank.own(KnownDifferences).take(batch)
                 continue
-            some.append(told)
-            number += len(told[-1])
-            rank.own(UnheardItems).amount += len(told[-1])
+            pending.append(batch)
+            number += len(batch[-1])
+            rank.own(UnheardItems).amount += len(batch[-1])
             if number >= ITEMS_AT_ONCE:
-                result.spawn(TellDifferences(rank.number, tuple(some)), owner=0)
-                some, number = [], 0
-        if some:
-            result.spawn(TellDifferences(rank.number, tuple(some)), owner=0)
+                result.spawn(TellDifferences(rank.number, tuple(pending)), owner=0)
+                pending, number = [], 0
+        if pending:
+            result.spawn(TellDifferences(rank.number, tuple(pending)), owner=0)
 
     def _packed(self) -> Iterator[Told]:
         for (bits, path), (names, kinds) in self._found.items():

@@ -1,1 +1,1 @@
-"""Directories: scanned, finished, synced."""
+"""Tasks that scan, finish and sync directories."""

@@ -1,6 +1,8 @@
-"""If a directory of ours lacks permissions for us, we add them until the directory is finished.
+"""Temporary permissions for this process in existing target directories that it owns.
 
-A directory of somebody else is never opened up. Root needs no permissions.
+If a target directory belongs to the effective user and lacks owner permissions (0700), they are added until the
+directory is finished. A directory of another user is never changed. A process with CAP_DAC_OVERRIDE needs no
+permissions.
 """
 
 from __future__ import annotations
@@ -19,17 +21,34 @@ from pcopy.tasks.files.existing import look
 
 
 def let_us_in(parent: int, name: bytes, present: os.stat_result) -> None:
-    """Gives us what we lack in an existing directory of ours, by a descriptor that no symbolic link can turn away."""
+    """Add missing owner permissions (0700) to the existing directory ``name``, if this process owns it.
+
+    The mode is changed through a descriptor, so that a symbolic link that is swapped in cannot redirect the change.
+    Does nothing if CAP_DAC_OVERRIDE is effective or another user owns the directory. Raise ``Problem`` if the mode
+    cannot be changed.
+
+    Args:
+        parent: descriptor of the directory that contains ``name``.
+        present: status of ``name``.
+    """
     if present.st_mode & 0o700 == 0o700 or capable(CAP_DAC_OVERRIDE) or present.st_uid != os.geteuid():
         return
-    with held_open(open_node(parent, name, on_source=False)) as held:
-        status = status_of(held)
+    with held_open(open_node(parent, name, on_source=False)) as node:
+        status = status_of(node)
         if stat.S_ISDIR(status.st_mode):
-            open_up(handle_of(held), status)
+            open_up(handle_of(node), status)
 
 
 def open_up(target: int | bytes, status: os.stat_result) -> None:
-    """As ``let_us_in``, for a target directory that is open."""
+    """Add missing owner permissions (0700) to an open target directory, if this process owns it; raise ``Problem`` on
+    failure.
+
+    Does nothing if CAP_DAC_OVERRIDE is effective or another user owns the directory.
+
+    Args:
+        target: descriptor of the directory, or a path that leads to it.
+        status: status of the directory.
+    """
     if capable(CAP_DAC_OVERRIDE) or status.st_uid != os.geteuid():
         return
     with failing("chmod"):
@@ -37,7 +56,10 @@ def open_up(target: int | bytes, status: os.stat_result) -> None:
 
 
 def let_us_into(rank: Rank, place: Place) -> None:
-    """A target directory that has been finished is needed once more; raises ``Problem``."""
+    """Add missing owner permissions to a target directory that was already finished and must be written again.
+
+    Raise ``Problem`` if its mode cannot be changed, or the directory above it cannot be opened.
+    """
     path = rank.below_target(place.root, place.path)
     if capable(CAP_DAC_OVERRIDE) or not path:
         return

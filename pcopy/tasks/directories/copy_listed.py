@@ -1,8 +1,8 @@
-"""CopyListed: of the directories that a list of paths leads through only what is listed is copied.
+"""CopyListed: copy exactly the paths that a list names (``--files-from``).
 
-Rank 0 goes through the list (``pcopy.jobs.files_from``), which is in the order of a walk: it makes the directories that
-lead to what is listed, and hands the names in each of them to any rank. A directory that is listed itself is copied
-whole, so what the list names below it is skipped.
+Rank 0 reads the list (``pcopy.jobs.files_from``), which is sorted in the order of a walk. It creates the directories
+that lead to listed paths, and spawns tasks, which any rank may run, for the listed names in each of them. A listed
+directory is copied with everything below it, so later paths below it are skipped.
 """
 
 from __future__ import annotations
@@ -34,21 +34,27 @@ from pcopy.text import shown
 from pcopy.walk.listing import NAMES_AT_ONCE
 
 LONG = 0.05
-"""Seconds after which the rest of the list waits for the rank's other tasks."""
+"""Seconds after which the task ends, and the rest of the list becomes a new task behind the rank's other tasks."""
 
 _BLOCK = 1 << 16
-"""Bytes of the list that are read at once."""
+"""Bytes of the list that one read(2) returns at most."""
 
 
 class CopyListed(Kind, code=23, doing="going through the list of", is_note=False):
-    """The paths of the list from ``start`` on, in bytes. ``above`` are the directories that have been entered.
+    """Reads the list from the byte offset ``start`` on and spawns tasks for the listed paths of one root.
 
-    With an ``end`` it is the one path between, which had failed: what leads to it may be there by now. ``last`` is the
-    path that was handed over, or failed, last; ``whole`` the last directory that is copied whole, and ``left_out`` the
-    last one of which nothing is copied but itself.
+    Fields:
 
-    The directories down to ``counted`` have been counted (None: not even SRC), or will be: by the first path of the
-    list that leads through them, if that has failed. So each counts once, whichever path is tried again, and when.
+    - ``root``: number of the root.
+    - ``start``, ``end``: byte offsets in the list. An ``end`` of -1 means the end of the list. Otherwise the task is
+      the retry of the one path in this range, which failed before; the directories that lead to it may exist by now.
+    - ``above``: the directories that have been entered, from the top down to the current one.
+    - ``last``: the path that was handed over, or failed, last.
+    - ``whole``: the last directory that is copied with everything below it.
+    - ``left_out``: the last directory that is copied without its contents, or is excluded.
+    - ``counted``: the directories from the top down to this path are already counted as found (None: not even SRC).
+      Directories that could not be entered are counted by the retry of the first path below them. So each directory
+      counts once, whichever path is tried again, and in whatever order.
     """
 
     root: int
@@ -67,15 +73,18 @@ class CopyListed(Kind, code=23, doing="going through the list of", is_note=False
         return 0
 
     def places(self) -> Iterator[Place]:
-        """Those above are only entered."""
+        """Return no directories: those in ``above`` are only entered, not copied by this task."""
         return iter(())
 
     def run(self, rank: Rank, result: Result) -> Steps:
+        """Process paths of the list until ``LONG`` seconds have passed or the rank stops, then spawn a task for the
+        rest.
+        """
         walk = _Walk(rank, result, self)
-        until, after = time.monotonic() + LONG, self.start
+        deadline, after = time.monotonic() + LONG, self.start
         try:
             for offset, path in rank.own(ListedPaths).read(self.start, self.end):
-                if rank.stop_reason is not None or (after > self.start and time.monotonic() > until):
+                if rank.stop_reason is not None or (after > self.start and time.monotonic() > deadline):
                     result.spawn(walk.rest(offset))
                     break
                 end = offset + len(path) + 1
@@ -91,16 +100,21 @@ class CopyListed(Kind, code=23, doing="going through the list of", is_note=False
 
 
 class ListedPaths:
-    """The list, open."""
+    """The open list of paths, one per rank."""
 
     def __init__(self, rank: Rank) -> None:
         self._path = rank.job.listed
         self._file: BinaryIO | None = None
 
     def read(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """The paths from one place in it to another (-1: to its end), and where each stands; raises ``OSError``."""
+        """Yield each path of the list with its byte offset, in their order; raise ``OSError`` if reading fails.
+
+        Args:
+            start: byte offset of the first path.
+            end: byte offset at which to stop; -1 reads to the end of the list.
+        """
         if self._file is None:
-            self._file = _opened(self._path)  # until the end of the job
+            self._file = _opened(self._path)  # ``close`` closes it at the end of the job
         self._file.seek(start)
         offset, rest = start, b""
         while block := self._file.read(_BLOCK):
@@ -112,7 +126,9 @@ class ListedPaths:
                 offset += len(path) + 1
 
     def names(self, path: bytes) -> bool:
-        """Is ``path``, or a directory above it, in the list? Raises ``OSError``."""
+        """Return True if ``path``, or a directory above it, is in the list; raise ``OSError`` if the list cannot be
+        read.
+        """
         parts = path.split(b"/")
         with _opened(self._path) as file, mmap(file.fileno(), 0, access=ACCESS_READ) as text:
             return any(_has(text, parts[:depth]) for depth in range(len(parts) + 1))
@@ -123,7 +139,10 @@ class ListedPaths:
 
 
 def _opened(path: bytes) -> BinaryIO:
-    """The list: a file without a name that this process has, or one in the job's directory. Raises ``OSError``."""
+    """Open the list and return the file; raise ``OSError``.
+
+    The list is an unnamed file that this process inherited (/proc/self/fd/N), or a file in the job's directory.
+    """
     if path.startswith(b"/proc/self/fd/"):
         return open(path, "rb")
     from pcopy.checkpoint.directory import opened_file
@@ -136,7 +155,7 @@ def _opened(path: bytes) -> BinaryIO:
 
 
 def _has(text: mmap, parts: list[bytes]) -> bool:
-    """Is the path of these parts in the list? That is in their order."""
+    """Return True if the path with these components is in the list, which is sorted by components (binary search)."""
     low, high = 0, len(text)
     while low < high:
         start = text.rfind(b"\0", low, (low + high) // 2) + 1 or low
@@ -149,33 +168,41 @@ def _has(text: mmap, parts: list[bytes]) -> bool:
 
 
 class _Walk:
-    """Where in the tree the list has led to."""
+    """The position in the source tree to which the paths of the list have led so far."""
 
     def __init__(self, rank: Rank, result: Result, task: CopyListed) -> None:
         self._rank = rank
         self._result = result
         self._task = task
         self._is_again = task.end >= 0
-        """Has the path failed before? Then it has been counted as found."""
+        """True if the path has failed before. It has then been counted as found already."""
         self.above = [*task.above]
         self.whole = task.whole
         self.is_all = task.whole == b""
-        """Is SRC itself listed, and copied by another task?"""
+        """True if SRC itself is listed. Another task (``ScanDir``) copies everything then."""
         self._names: list[bytes] = []
-        """Of the last of those above, not handed over yet."""
+        """Listed names in the last directory of ``above`` for which no task has been spawned yet."""
         self._last = task.last
         self._closed: tuple[bytes, Problem | None] | None = None if task.left_out is None else (task.left_out, None)
-        """The directory below which nothing is copied, and why; None: it is to stay, or excluded."""
+        """The directory below which nothing is copied, and why: the problem that was met, or None if the directory is
+        excluded or an existing item is kept in its place.
+        """
         self._is_excluded = False
         self._left_out = task.left_out
         self._counted = task.counted
 
     def rest(self, offset: int) -> CopyListed:
-        """What goes on later, from ``offset``."""
+        """Return a task that continues the list at byte ``offset``."""
         task = self._task._replace(start=offset, above=tuple(self.above), last=self._last, whole=self.whole)
         return task._replace(left_out=self._left_out, counted=self._counted)
 
     def take(self, path: bytes, span: tuple[int, int]) -> Steps:
+        """Process one path of the list: spawn a task for it, gather its name, skip it, or count it as failed.
+
+        Args:
+            path: the listed path, relative to SRC.
+            span: byte offsets at which the path begins and ends in the list.
+        """
         if self.whole is not None and _is_below(path, self.whole):
             return
         if not path:
@@ -196,13 +223,16 @@ class _Walk:
             yield None
 
     def _copy_all(self) -> None:
+        """Spawn the task that copies SRC with everything below it."""
         root = self._task.root
         top = self._rank.sources[root].identity(b"")
         self._result.spawn(ScanDir(root, b"", top, None), SCAN_COST, expands=True)
         self.whole, self.is_all = b"", True
 
     def _is_directory(self, path: bytes) -> bool:
-        """A listed one? What can't be looked at may be one when it is tried again."""
+        """Return True if the listed ``path`` is a directory, or cannot be examined now: a retry may
+        find a directory.
+        """
         parent, _, name = path.rpartition(b"/")
         if not self.above or self.above[-1].path != parent:
             return True
@@ -214,13 +244,14 @@ class _Walk:
         return stat.S_ISDIR(status.st_mode)
 
     def hand_over(self) -> None:
+        """Spawn a task for the gathered names of the current directory, if there are any."""
         if self._names:
             task = ScanNames(self.above[-1], pack_names(self._names), int(self._is_again))
             self._result.spawn(task, len(self._names) * CALL_COST, expands=True)
             self._names.clear()
 
     def _go_to(self, path: bytes) -> Steps:
-        """Enters ``path``, as far as that is possible."""
+        """Enter the directories down to ``path``, or down to the first one that cannot be entered (see ``_closed``)."""
         if self._closed is not None and not _is_below(path, self._closed[0]):
             self._closed = None
         if not self.above or self.above[-1].path != path:
@@ -231,7 +262,7 @@ class _Walk:
             yield from self._enter(path)
 
     def _enter(self, path: bytes) -> Steps:
-        """The next directory on the way to ``path``."""
+        """Enter the next directory on the way to ``path``. On failure or exclusion set ``_closed`` instead."""
         parent = self.above[-1] if self.above else None
         inner = _next(parent.path if parent else None, path)
         if inner and not self._rank.own(Selected).takes_directory(inner):
@@ -249,7 +280,9 @@ class _Walk:
             self.above.append(place)
 
     def _explained(self, problem: Problem, path: bytes, parent: Place | None) -> Problem:
-        """The same, unless a symbolic link is in the way."""
+        """Return ``problem`` with a clearer text if a symbolic link stands where a directory was expected; else
+        ``problem`` itself.
+        """
         if parent is None or not problem.on_source or problem.errno not in (errno.ENOTDIR, errno.ELOOP):
             return problem
         try:
@@ -258,10 +291,15 @@ class _Walk:
             return problem
         if not stat.S_ISLNK(status.st_mode):
             return problem
-        text = f"{shown(path)} is a symbolic link, which -L follows"
+        text = f"{shown(path)} is a symbolic link, which only -L follows"
         return Problem(problem.operation, problem.errno, on_source=True, text=text)
 
     def _entered(self, path: bytes, parent: Place | None) -> Stepwise[Place | None]:
+        """Create the target of the directory ``path`` and spawn the task that finishes it.
+
+        Return its ``Place``, or None if nothing in it is copied (an existing item is kept, or ``--one-file-system``
+        excludes it). Raise ``Problem`` if the source cannot be opened or the target cannot be created.
+        """
         rank, result, root = self._rank, self._result, self._task.root
         identity = NOWHERE if parent else rank.sources[root].identity(b"")
         scan = ScanDir(root, path, identity, parent).as_mounted(rank)
@@ -282,6 +320,9 @@ class _Walk:
         return None if scan.is_left_out(rank) else place
 
     def _leave_out(self, path: bytes, span: tuple[int, int]) -> None:
+        """Count the listed ``path``, which lies below a directory that was not entered, as skipped, or as failed with
+        the problem of that directory.
+        """
         assert self._closed is not None
         parent, _, name = path.rpartition(b"/")
         problem, place = self._closed[1], Place(self._task.root, parent, NOWHERE, NOWHERE, False, False)
@@ -292,7 +333,7 @@ class _Walk:
             self._result.items.did(Action.SKIP, place, name, b"")
         else:
             start, end = span
-            if self._counted is None:  # SRC itself
+            if self._counted is None:  # SRC itself could not be entered: it fails, too
                 top = place._replace(path=b"")
                 self._result.fail(top, b"", problem, retry=Tried.WITH_ANOTHER)
             again = CopyListed(self._task.root, start, end, counted=self._counted)
@@ -301,12 +342,15 @@ class _Walk:
 
 
 def _is_below(path: bytes, directory: bytes) -> bool:
-    """Is it the directory itself, or in it?"""
+    """Return True if ``path`` is ``directory`` itself or lies below it."""
     return not directory or path == directory or path.startswith(directory + b"/")
 
 
 def _next(above: bytes | None, path: bytes) -> bytes:
-    """The directory below ``above`` (None: the top itself) that leads to ``path``."""
+    """Return the path of the directory that is one level below ``above`` on the way to ``path``.
+
+    If ``above`` is None, the result is the top directory itself (``b""``).
+    """
     if above is None:
         return b""
     start = len(above) + 1 if above else 0

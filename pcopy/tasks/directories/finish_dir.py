@@ -1,10 +1,12 @@
-"""FinishDir, SealDir and SealDirs give directories their metadata when everything in them is there; FailDir: some fail.
+"""FinishDir, SealDir and SealDirs set the metadata of target directories once their contents are complete; FailDir
+counts directories as failed.
 
-The order among directories doesn't matter (a child's mode and times don't touch its parent's), but for those that
-their owner can't enter any more: they come last, the deepest first.
+Directories can be finished in any order, because setting the mode and times of a child does not change its parent. The
+exception are directories whose final mode denies their owner the search permission: they are finished last, the deepest
+first (phase SEAL).
 
-What is put into a finished directory anew changes its times: it is to be finished once more. What earlier runs have
-copied is looked at once more then (``lost_items``).
+Creating an item in a finished directory changes the directory's times, so the directory is then finished again. A
+resumed job also checks there that items which earlier runs copied still exist (``lost_items``).
 """
 
 from __future__ import annotations
@@ -37,12 +39,18 @@ from pcopy.tasks.files.existing import look, mends
 
 
 class FinishDir(OfPlace, code=3, doing="finishing", is_note=False):
-    """Gives a directory its metadata; ``counted`` if it counts as copied then (it doesn't once it has failed).
+    """Sets the metadata of one target directory after its contents are complete.
 
-    ``attributes`` are the source's when it was scanned; None stands for those that it has when it is finished.
-    ``entries`` is the number of names in the source, -1 where nobody asks whether the target holds more. ``again``: it
-    has been finished before; with ``counted`` it has failed since. ``was`` is the target's mtime before anything was
-    put into it anew, None where its mode had to be changed for that. ``action``: what users are told of it.
+    Fields:
+
+    - ``attributes``: the source's attributes when it was scanned; None means that they are read when the task runs.
+    - ``counted``: True if the directory counts as copied when this task ends. It is False once the directory has
+      failed.
+    - ``entries``: number of names in the source directory, or -1 if the target need not be checked for additional
+      items.
+    - ``again``: the directory has been finished before. Together with ``counted`` it has also failed since then.
+    - ``was``: the target's mtime (ns) before the job wrote into it again; None if its mode had to be changed for that.
+    - ``action``: the ``Action`` that is reported to the user for this directory.
     """
 
     attributes: Attributes | None
@@ -62,13 +70,20 @@ class FinishDir(OfPlace, code=3, doing="finishing", is_note=False):
         _finish(self, rank, result, lost)
 
     def leftovers(self, *, first: bool) -> Iterator[Left]:
-        """Those of earlier runs are there until the directory is finished; a first run has left none then."""
+        """Yield this directory, where earlier runs may have left temporary files, unless the job had only one run so
+        far (``first``).
+
+        Temporary files of earlier runs stay until the directory is finished. Those of the first run are named by its
+        other tasks.
+        """
         if not first:
             yield from super().leftovers(first=first)
 
 
 class SealDir(Kind, code=4, doing="finishing", is_note=True):
-    """A directory that comes last, because its owner can't enter it afterwards."""
+    """A note for rank 0: a directory that must be finished last, because its final mode denies its owner the search
+    permission.
+    """
 
     finish: FinishDir
 
@@ -76,6 +91,9 @@ class SealDir(Kind, code=4, doing="finishing", is_note=True):
         return self.finish.about()
 
     def run(self, rank: Rank, result: Result) -> None:
+        """Record the directory for ``SealDirs``. The note stays pending until ``SealDirs`` has
+        finished the directory.
+        """
         sealed = rank.own(Sealed)
         result.hold()
         if not sealed:
@@ -87,16 +105,19 @@ class SealDir(Kind, code=4, doing="finishing", is_note=True):
 
 
 class SealDirs(Again, code=5, doing="finishing directories"):
-    """Finishes what was told by ``SealDir``, deepest first."""
+    """Finishes all directories that ``SealDir`` notes have recorded, the deepest first."""
 
     def run(self, rank: Rank, result: Result) -> Steps:
+        """Finish the recorded directories, the deepest first, and complete their notes."""
         sealed = rank.own(Sealed)
         result.settle(task_id for task_id, _ in sealed)
         finishes = [finish for _, finish in sealed]
         deepest_first = sorted(finishes, key=lambda finish: depth_of(finish.place.path), reverse=True)
-        if rank.job.run > 1:  # an earlier run may have sealed some, and was stopped before that was on record
+        # An earlier run may have sealed some directories, and stopped before that was recorded. Their modes are
+        # changed from the top down, so that the deepest ones can be reached.
+        if rank.job.run > 1:
             for finish in reversed(deepest_first):
-                with suppress(Problem):  # which will be met again, and told
+                with suppress(Problem):  # ``FinishDir.run`` meets it again and reports it
                     let_us_into(rank, finish.place)
         for finish in deepest_first:
             yield from finish.run(rank, result)
@@ -105,25 +126,27 @@ class SealDirs(Again, code=5, doing="finishing directories"):
 
 
 class Sealed(list[tuple[TaskId, FinishDir]]):
-    """The directories that this rank has been told to seal, and by which tasks."""
+    """The directories that this rank must seal, each with the id of the ``SealDir`` note that recorded it."""
 
     def __init__(self, rank: Rank) -> None:
         super().__init__()
 
 
 class FailDir(OfPlace, code=6, doing="finishing", is_note=True):
-    """Tells the rank that a directory belongs to what it has met; ``retry`` is for a job that is resumed.
+    """A note for the owner of a directory: the directory has failed with ``problem``.
 
-    A directory may fail more than once, and counts as failed once: the first time its owner moves it from the copied
-    items to the failed ones. So before the owner is told, the directory must have been counted as copied, or the note
-    runs in a later phase: no count falls below zero.
+    ``retry`` is the task with which a resumed job tries it again.
+
+    A directory may fail more than once but counts as failed once: on the first note its owner moves it from the copied
+    items to the failed ones. Therefore the directory must have been counted as copied before the note arrives, or the
+    note must run in a later phase; otherwise a counter would fall below zero.
     """
 
     problem: Plain
     retry: Kind | None
 
     def run(self, rank: Rank, result: Result) -> None:
-        """Counts the directory as failed, unless it does already; tells of the problem in any case."""
+        """Count the directory as failed, unless it counts as failed already. Report the problem in either case."""
         problem = Problem.from_plain(self.problem)
         failed = rank.own(FailedDirectories)
         if self.place.directory in failed:
@@ -140,34 +163,44 @@ class FailDir(OfPlace, code=6, doing="finishing", is_note=True):
         return owner_of(self.place.path, ranks)
 
     def try_again(self, rank: Rank, result: Result, phase: int) -> None:
-        """It takes the directory from the copied ones, where it counts until then."""
+        """Count the directory as copied, and spawn the note, which moves it to the failed ones again."""
         result.count(counts.DIRECTORIES, 1, self.place)
         result.spawn(self, phase=phase, expands=phase == 0)
 
 
 class FailedDirectories(RankSet[tuple[int, bytes]]):
-    """Root and path of those that belong to this rank and count as failed."""
+    """Root number and path of the directories that this rank owns and has counted as failed."""
 
 
 def directory_failed(
     result: Result, place: Place, problem: Problem, retry: Kind | None = None, *, phase: int | None = None
 ) -> None:
-    """The directory has met ``problem``; a job that is resumed tries ``retry``. Without one it fails again then."""
+    """Report that the directory ``place`` failed with ``problem``.
+
+    Args:
+        retry: the task that a resumed job runs for the directory. Without one it fails again in the resumed job.
+        phase: the phase in which the note to the owner runs; the current one by default.
+    """
     result.spawn(FailDir(place, problem.plain, retry), phase=phase)
 
 
 def _finish(task: FinishDir, rank: Rank, result: Result, lost: Problem | None) -> None:
+    """Set the metadata of one directory, count it, and report it. Report and count a ``Problem`` instead of raising it.
+
+    Args:
+        lost: the problem found by ``lost_since``, if items of earlier runs are missing.
+    """
     place = task.place
     try:
         attributes = task.attributes or _attributes_now(rank, place)
         target = rank.open_target(place)
         lost = _remove_leftovers(rank, target) or lost
-        kept = None if place.fresh else status_of(target)
-        more = _holds_more(task, rank, target)  # before its times are set: looking changes them
-        applied = _dress(rank, target, attributes, kept)
+        existing = None if place.fresh else status_of(target)
+        has_extra = _holds_more(task, rank, target)  # before its times are set: listing changes the access time
+        applied = _dress(rank, target, attributes, existing)
         if lost is not None:
             raise lost
-        if not task.again:  # else it was told, and counted, when it was finished first
+        if not task.again:  # else notices were reported, and counted, when it was first finished
             result.applied(place, b"", applied)
     except Problem as problem:
         if task.counted:
@@ -175,45 +208,55 @@ def _finish(task: FinishDir, rank: Rank, result: Result, lost: Problem | None) -
             is_unread = task.attributes is not None and task.attributes.unread
             directory_failed(result, place, problem, task._replace(attributes=None) if is_unread else task)
         elif task.again and problem.on_source and task.was is not None and result.phase < Phase.SEAL:
-            result.spawn(task, phase=Phase.SEAL)  # by then it has been finished first
+            result.spawn(task, phase=Phase.SEAL)  # the first ``FinishDir`` of this directory has run by then
         elif task.again and problem.on_source and _is_as_it_was(task, rank):
-            pass  # nothing was put into it, and whatever its source is now, it has been finished
+            pass  # the job wrote nothing into it since it was finished, so its source does not matter any more
         elif task.again:
-            phase = max(Phase.SEAL, result.phase)  # by then it is counted as copied
+            phase = max(Phase.SEAL, result.phase)  # the directory is counted as copied by then
             directory_failed(result, place, problem, task._replace(counted=True), phase=phase)
-        else:  # the item has failed before, and counts once
+        else:  # the directory has failed before and counts as failed once
             result.report(rank.shown(place, b"", on_source=False), problem)
         return
-    if more:
+    if has_extra:
         result.count(counts.EXTRA, 1, place)
     if task.counted:
         result.count(counts.DIRECTORIES, 1, place)
         result.items.did(Action(task.action), place, b"", DIRECTORY)
-        if rank.options.verify and result.phase < Phase.REPAIR and not task.again:  # once is enough
+        if rank.options.verify and result.phase < Phase.REPAIR and not task.again:  # verified once
             result.digested(place, b"", rank.hashing.directory, counts.DIRECTORIES)
 
 
-def _dress(rank: Rank, target: int, attributes: Attributes, kept: os.stat_result | None) -> Applied:
-    """Gives the open directory its metadata; raises ``Problem``."""
-    return with_handle(target, lambda handle: _dressed(rank, handle, attributes, kept))
+def _dress(rank: Rank, target: int, attributes: Attributes, existing: os.stat_result | None) -> Applied:
+    """Set the metadata of the open directory ``target``; raise ``Problem``.
+
+    Args:
+        existing: status of a directory that existed before the job; None for one that the job created.
+    """
+    return with_handle(target, lambda handle: _dressed(rank, handle, attributes, existing))
 
 
-def _dressed(rank: Rank, target: Handle, attributes: Attributes, kept: os.stat_result | None) -> Applied:
+def _dressed(rank: Rank, target: Handle, attributes: Attributes, existing: os.stat_result | None) -> Applied:
+    """Set the metadata of a directory by its ``Handle``; see ``_dress``."""
     preserve = rank.options.preserve
-    if kept is not None and mends(rank):
+    if existing is not None and mends(rank):
         from pcopy.fsio.mending import lacking, mend
 
-        lacks = lacking(target, kept, attributes, preserve, rank.options.modify_window)
-        return mend(target, kept, attributes, preserve, lacks)
-    if kept is not None or rank.job.run > 1:  # since it was made, anybody may have given it ACLs
+        lacks = lacking(target, existing, attributes, preserve, rank.options.modify_window)
+        return mend(target, existing, attributes, preserve, lacks)
+    # Since an earlier run created it, another process may have set ACLs.
+    if existing is not None or rank.job.run > 1:
         drop_other_xattrs(target, attributes, preserve)
-    return apply_attributes(target, attributes, preserve, rank.options.umask, kept=kept)
+    return apply_attributes(target, attributes, preserve, rank.options.umask, kept=existing)
 
 
 def _remove_leftovers(rank: Rank, target: int) -> Problem | None:
-    """What earlier runs left goes, from a directory that may have its mode by now.
+    """Remove temporary files that earlier runs of this job left in ``target``; raise ``Problem``.
 
-    A run that was killed has finished it then, and a loss of power has taken the removal, but not the mode.
+    The directory may have its final mode already, without write permission: a killed run had finished it, and a power
+    loss undid the removal but not the change of mode. On EACCES its mode is therefore opened up and the removal
+    repeated.
+
+    Return a problem to report about a file that is not removed because it may be the user's, else None.
     """
     try:
         return rank.remove_leftovers(target)
@@ -225,11 +268,15 @@ def _remove_leftovers(rank: Rank, target: int) -> Problem | None:
 
 
 def _attributes_now(rank: Rank, place: Place) -> Attributes:
+    """Return the current attributes of the source directory; raise ``Problem``."""
     source = rank.open_source(place)
     return read_attributes(source, status_of(source, on_source=True), rank.options.preserve)
 
 
 def _is_as_it_was(task: FinishDir, rank: Rank) -> bool:
+    """Return True if the target directory still has the mtime that it had before the job was to write into it
+    (``was``).
+    """
     try:
         return status_of(rank.open_target(task.place)).st_mtime_ns == task.was
     except Problem:
@@ -237,30 +284,35 @@ def _is_as_it_was(task: FinishDir, rank: Rank) -> bool:
 
 
 def _holds_more(task: FinishDir, rank: Rank, target: int) -> bool:
-    """Are there more entries than the source has? Of DST itself no task knows, if several sources go into it.
+    """Return True if the target directory holds items that the source does not have.
 
-    Sockets, and what is the job's own in the source, are no part of a dataset. They are told apart only where there are
-    more names in all.
+    Sockets, and files in the source that belong to the job, are not part of the dataset. They are distinguished only if
+    the target has more names in total. For DST itself the answer is False if several sources are copied into it, since
+    no task knows the names of all of them. The answer is also False if a directory cannot be read.
     """
     place = task.place
     shared = len(rank.job.roots) > 1 and not rank.below_target(place.root, place.path)
     if task.entries < 0 or shared:
         return False
-    own = [os.path.basename(path) for root, path in rank.job.own if (root, os.path.dirname(path)) == place.directory]
+    own_names = [
+        os.path.basename(path) for root, path in rank.job.own if (root, os.path.dirname(path)) == place.directory
+    ]
     try:
         if rank.own(Selected).anything:
             return _holds_unselected(rank, place, target)
-        if count_entries(target, sockets=True) <= task.entries - len(own):
+        if count_entries(target, sockets=True) <= task.entries - len(own_names):
             return False
         source = rank.open_source(place)
-        expected = count_entries(source, sockets=False) - sum(look(source, name) is not None for name in own)
+        expected = count_entries(source, sockets=False) - sum(look(source, name) is not None for name in own_names)
         return count_entries(target, sockets=False) > expected
-    except (OSError, Problem):  # one may not be read
+    except (OSError, Problem):  # no read permission on one side: this check is only for a warning
         return False
 
 
 def _holds_unselected(rank: Rank, place: Place, target: int) -> bool:
-    """Are there items in the target that are no sockets, and are not selected in the source?"""
+    """Return True if the target has an item, other than a socket, that the filters do not select in the source; raise
+    ``Problem``.
+    """
     source, selected = rank.open_source(place), rank.own(Selected)
     for name in list_names(target):
         present = look(target, name)
@@ -272,37 +324,47 @@ def _holds_unselected(rank: Rank, place: Place, target: int) -> bool:
 
 
 def finish_again(rank: Rank, result: Result, place: Place, phase: int) -> None:
-    """The directory ``place`` may be written in ``phase``, and gets its metadata again after it, once."""
-    known, done = (*place.directory, int(_finished_in(phase))), rank.own(FinishedAgain)
-    if known not in done and finish_once_more(rank, result, place, phase):
-        done.add(known)
+    """Spawn a task that finishes the directory ``place`` again after ``phase``, because this phase may write into it.
+
+    Does this once for each directory and finishing phase, however often it is called.
+    """
+    key, done = (*place.directory, int(_finished_in(phase))), rank.own(FinishedAgain)
+    if key not in done and finish_once_more(rank, result, place, phase):
+        done.add(key)
 
 
 def finish_once_more(rank: Rank, result: Result, place: Place, phase: int) -> bool:
-    """The same, whether or not another task has said so. Is it to be finished? One that is gone has failed already."""
+    """Spawn a task that finishes the directory ``place`` again, regardless of earlier calls; return True if it was
+    spawned.
+
+    Return False if the directory is not copied, or cannot be opened: it has been reported as failed already. The
+    directory's permissions are opened up, so that the job can write into it.
+    """
     if place.target_id == NOWHERE or rank.job.roots[place.root].item:
         return False
     try:
         present = status_of(rank.open_target(place))
     except Problem:
         return False
-    stays = present.st_mode & 0o700 == 0o700 or capable(CAP_DAC_OVERRIDE)
-    with suppress(Problem):  # what can't be put into it tells why
+    keeps_mode = present.st_mode & 0o700 == 0o700 or capable(CAP_DAC_OVERRIDE)
+    with suppress(Problem):  # tasks that then fail to create items in it report why
         let_us_into(rank, place)
-    was = present.st_mtime_ns if stays else None
+    was = present.st_mtime_ns if keeps_mode else None
     result.spawn(FinishDir(place, None, False, -1, again=True, was=was), phase=_finished_in(phase))
     return True
 
 
 def _finished_in(phase: int) -> int:
+    """Return the phase in which directories that ``phase`` writes into are finished."""
     return int(Phase.REPAIR_FINISH if phase >= Phase.VERIFY else max(Phase.FINISH, phase))
 
 
 class FinishedAgain(RankSet[tuple[int, bytes, int]]):
-    """Root and path of the directories that this rank has finished again, and the phase."""
+    """Root number and path of each directory that this rank has spawned a further ``FinishDir`` for, with the phase."""
 
 
 def is_there(rank: Rank, place: Place) -> bool:
+    """Return True if the target directory of ``place`` can be opened and is the expected one."""
     try:
         rank.open_target(place)
     except Problem:

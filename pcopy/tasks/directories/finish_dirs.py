@@ -1,5 +1,4 @@
-"""FinishDirs: the metadata of directories that lie beside each other, in columns. What it means stands in
-``FinishDir``."""
+"""FinishDirs: set the metadata of several sibling directories in one task; ``FinishDir`` describes the semantics."""
 
 from __future__ import annotations
 
@@ -24,15 +23,19 @@ from pcopy.tasks.directories.finish_dir import FinishDir
 from pcopy.tasks.directories.plain import open_plain
 
 _ACTION = 2
-"""Bits of a directory's state below its action."""
+"""Bit offset of the ``Action`` in the state of a directory; lower bits are flags."""
 
 
 class FinishDirs(OfSiblings, code=9, doing="finishing directories in", is_note=False):
-    """As ``FinishDir``, for the directories ``names`` of ``place``; each is counted. One column for each field.
+    """As ``FinishDir``, for the sub-directories ``names`` of ``place``; each of them counts as copied.
 
-    ``states`` has 1 for a directory that this job has made, and 2 for one in which ACLs are inherited, and above these
-    the ``action`` that is told of it. ``attributes``
-    are packed columns of ``DRESSED``.
+    One column per field, with one row per name:
+
+    - ``sources``, ``targets``: inode numbers, packed.
+    - ``marks``: the mark of each target (``pcopy.fsio.identity``).
+    - ``states``: one byte each. Bit 0 is set if this job created the directory, bit 1 if items in it inherit ACLs; the
+      bits above hold the ``Action`` to report.
+    - ``attributes``: packed columns of ``DRESSED``.
     """
 
     sources: bytes
@@ -42,6 +45,7 @@ class FinishDirs(OfSiblings, code=9, doing="finishing directories in", is_note=F
     attributes: bytes
 
     def chosen(self, rows: Sequence[int]) -> FinishDirs:
+        """Return the same task for these ``rows`` only."""
         names, number = unpack_names(self.names), self.items
         sources, targets = unpack_numbers(self.sources), unpack_numbers(self.targets)
         return FinishDirs(
@@ -55,28 +59,32 @@ class FinishDirs(OfSiblings, code=9, doing="finishing directories in", is_note=F
         )
 
     def each(self) -> list[FinishDir]:
+        """Return one ``FinishDir`` for each row."""
         columns = unpack_names(self.names), unpack_numbers(self.sources), unpack_numbers(self.targets), self.marks
         rows = Rows.unpacked(self.attributes, self.items, DRESSED)
         dressed = zip(rows.mode, rows.uid, rows.gid, rows.atime, rows.mtime, strict=True)
-        around, source_mount, target_mount = self.place, self.place.source_id.mount, self.place.target_id.mount
+        parent, source_mount, target_mount = self.place, self.place.source_id.mount, self.place.target_id.mount
         finishes = []
-        for name, source, target, mark, state, one in zip(*columns, self.states, dressed, strict=True):
+        for name, source, target, mark, state, fields in zip(*columns, self.states, dressed, strict=True):
             place = Place(
-                around.root,
-                os.path.join(around.path, name),
+                parent.root,
+                os.path.join(parent.path, name),
                 Identity(source_mount, source),
                 Identity(target_mount, target, mark),
                 bool(state & 1),
                 bool(state & 2),
-                around.since,
+                parent.since,
             )
-            finishes.append(FinishDir(place, Attributes(*one), True, -1, action=state >> _ACTION))
+            finishes.append(FinishDir(place, Attributes(*fields), True, -1, action=state >> _ACTION))
         return finishes
 
     def held(self) -> Iterator[FinishDir]:
         return iter(self.each())
 
     def run(self, rank: Rank, result: Result) -> Steps:
+        """Finish the directories in one batch of the backend; those that the backend cannot finish
+        are done one by one.
+        """
         codes = yield from self._finish_plain(rank)
         done = codes.count(Code.DONE)
         if done == self.items and not (rank.job.began or result.items.is_wanted):
@@ -84,19 +92,21 @@ class FinishDirs(OfSiblings, code=9, doing="finishing directories in", is_note=F
             return
         place = self.place
         above = place.path + b"/" if place.path else b""
-        care = {} if done == self.items else dict(enumerate(self.each()))
+        slow = {} if done == self.items else dict(enumerate(self.each()))
         for row, name in enumerate(unpack_names(self.names)):
             result.turn_to((place.root, above + name))
             if codes[row] == Code.DONE:
                 result.count(counts.DIRECTORIES)
                 result.items.did(Action(self.states[row] >> _ACTION), place, name, DIRECTORY)
             else:
-                yield from care[row].run(rank, result)
+                yield from slow[row].run(rank, result)
                 yield None
         result.turn_back()
 
     def _finish_plain(self, rank: Rank) -> Stepwise[bytes]:
-        """Finishes those that are plain cases; tells the code of each."""
+        """Finish as many directories as possible in one batch; return the ``Code`` of each row (0
+        if nothing was done).
+        """
         place, number = self.place, self.items
         target = open_plain(rank, place, unpack_names(self.names))
         if target is None:
@@ -112,7 +122,7 @@ class FinishDirs(OfSiblings, code=9, doing="finishing directories in", is_note=F
 
 
 class Finishes:
-    """Gathers the directories in ``place`` that are to be finished."""
+    """Collects directories of ``place`` that are to be finished, and spawns one task for them."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -124,8 +134,10 @@ class Finishes:
         self._rows = Rows(0, DRESSED)
 
     def add(self, result: Result, finish: FinishDir) -> None:
-        """What is no plain case is a task of its own."""
-        around, place, attributes = self._place, finish.place, finish.attributes
+        """Add a directory to the common task; spawn ``finish`` as a task of its own if it does not fit into the
+        columns.
+        """
+        parent, place, attributes = self._place, finish.place, finish.attributes
         above, _, name = place.path.rpartition(b"/")
         mounts = place.source_id.mount, place.target_id.mount
         if (
@@ -134,8 +146,8 @@ class Finishes:
             or attributes.unread
             or not has_common_times(attributes.atime, attributes.mtime)
             or (finish.counted, finish.entries, finish.again) != (True, -1, False)
-            or (above, *mounts) != (around.path, around.source_id.mount, around.target_id.mount)
-            or place.since != around.since
+            or (above, *mounts) != (parent.path, parent.source_id.mount, parent.target_id.mount)
+            or place.since != parent.since
         ):
             result.spawn(finish, phase=Phase.FINISH)
             return
@@ -143,8 +155,7 @@ class Finishes:
         self.add_plain(name, place.source_id.inode, place.target_id, attributes, state)
 
     def add_plain(self, name: bytes, source: int, target: Identity, attributes: Attributes, state: int) -> None:
-        """One that lies in the directory of these, with times that all file systems hold; ``state`` as in
-        ``FinishDirs``."""
+        """Add a directory of ``place`` whose times every file system can store; ``state`` as in ``FinishDirs``."""
         self._names.append(name)
         self._sources.append(source)
         self._targets.append(target.inode)
@@ -159,7 +170,7 @@ class Finishes:
         rows.number += 1
 
     def spawn(self, result: Result) -> None:
-        """All that were gathered, as one task."""
+        """Spawn one task for all directories that were added."""
         if not self._names:
             return
         sources, targets = pack_numbers(self._sources), pack_numbers(self._targets)

@@ -1,5 +1,6 @@
-"""What becomes of a directory, before anything is made of it: told with ``-vv`` and ``--log``; with ``--dry-run`` it is
-all that is done."""
+"""Foresees what a job will do with a directory before it changes it: reported with ``-vv`` and ``--log``; a dry run
+does nothing else.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from pcopy.tasks.files.existing import Existing, look
 
 
 class Scan(Protocol):
-    """What is known of the directory: the fields of ``ScanDir``."""
+    """The fields of ``ScanDir`` that this module needs."""
 
     @property
     def root(self) -> int: ...
@@ -36,7 +37,7 @@ class Scan(Protocol):
 
 
 def action_of(task: Scan, rank: Rank, attributes: Attributes) -> Action:
-    """What is told of the directory, which is a copy of one with these ``attributes``. Raises ``Problem``."""
+    """Return the ``Action`` to report for a directory whose source has these ``attributes``; raise ``Problem``."""
     if task.parent is not None and task.parent.target_id == UNMADE:
         return Action.COPY
     present = _present(task, rank)
@@ -51,26 +52,31 @@ def action_of(task: Scan, rank: Rank, attributes: Attributes) -> Action:
     try:
         target = rank.targets[task.root].open(path)
         lacks = lacking(target, status_of(target), attributes, options.preserve, options.modify_window)
-    except Problem:  # which is met again, if it matters
+    except Problem:  # the task that needs the directory meets it again and reports it
         return Action.META
     return Action.META if lacks.is_needed else Action.SKIP
 
 
 def _present(task: Scan, rank: Rank) -> Existing | None:
-    """What has its name; None also for DST itself."""
+    """Return the existing item with the name of the target directory, or None; always None for DST itself. Raise
+    ``Problem``.
+    """
     path = rank.below_target(task.root, task.path)
     if not path:
         return None
     name = path.rpartition(b"/")[2]
     parent = rank.open_above(task.parent, task.root)
-    around = task.parent or Place(task.root, b"", task.source_id, NOWHERE, False, False)
+    parent_place = task.parent or Place(task.root, b"", task.source_id, NOWHERE, False, False)
     status = look(parent, name)
-    return None if status is None else Existing(rank, around, parent, name, status)
+    return None if status is None else Existing(rank, parent_place, parent, name, status)
 
 
 def target_of(task: Scan, rank: Rank, source: os.stat_result, action: Action) -> Place | None:
-    """For a dry run: the directory that exists, or one that is ``UNMADE``; None if something else is to stay. Raises
-    ``Problem``."""
+    """Return the target ``Place`` of a directory in a dry run; raise ``Problem``.
+
+    The place is the existing directory, or one with the identity ``UNMADE`` if the job would create it. Return None if
+    another existing item would be kept instead.
+    """
     if action == Action.REPLACE:
         present = _present(task, rank)
         if present is not None and not present.may_replace(source):
@@ -83,6 +89,6 @@ def target_of(task: Scan, rank: Rank, source: os.stat_result, action: Action) ->
 
 
 def foresee_finish(result: Result, place: Place, action: int) -> None:
-    """For a dry run: the directory would be finished."""
+    """Count and report, in a dry run, that the job would finish the directory."""
     result.count(counts.DIRECTORIES, 1, place)
     result.items.did(Action(action), place, b"", DIRECTORY)

@@ -1,4 +1,4 @@
-"""Which directories may be plain cases, that the kernel does whole (``pcopy.fsio.kernel.directory_batches``)?"""
+"""Decides which directories the backend may process in batches (``pcopy.fsio.kernel.directory_batches``)."""
 
 from __future__ import annotations
 
@@ -20,23 +20,27 @@ from pcopy.walk.listing import NAMES_AT_ONCE
 
 
 def open_plain(rank: Rank, place: Place, names: Sequence[bytes]) -> int | None:
-    """The target of ``place``, if the kernel may do the directories ``names`` in it; None if they want care."""
+    """Return the target descriptor of ``place`` if the backend may process its sub-directories ``names`` in a batch;
+    else None.
+
+    None means that they must be processed one by one (the slow path).
+    """
     if not _are_plain(rank, place, names):
         return None
     try:
         target = rank.open_target(place)
         if not layout_at(rank, place).is_plain:
             return None
-    except Problem:  # which each tells by itself
+    except Problem:  # the slow path reports it for each directory
         return None
     return None if rank.storage is not None and rank.storage.one_by_one else target
 
 
 def _are_plain(rank: Rank, place: Place, names: Sequence[bytes]) -> bool:
-    """As far as that can be told before they are opened."""
+    """Return True if nothing that is known before the directories are opened requires the slow path."""
     job, options = rank.job, rank.options
     if not (rank.kernel.enters and job.copies and job.run == 1) or place.target_id == NOWHERE:
-        return False  # what an earlier run has left is looked at with care
+        return False  # items that an earlier run created need the slow path
     if (
         rank.signs
         or options.verify
@@ -57,19 +61,19 @@ def _are_plain(rank: Rank, place: Place, names: Sequence[bytes]) -> bool:
 
 
 def in_common(rank: Rank, place: Place) -> Common:
-    """What the directories in ``place``, which is open on both sides, have in common."""
+    """Return the parameters that all sub-directories of ``place`` share in a batch; ``place`` is open on both sides."""
     policy, selects = policy_of(rank, place), rank.own(Selected).anything
     targets = rank.targets[place.root]
     is_quick = rank.kernel.works_here or rank.own(Paces).are_quick(ScanNames.code, NAMES_AT_ONCE)
-    shunned = 0, 0
+    excluded = 0, 0
     try:
-        made = targets.identity(rank.below_target(place.root, b""))
-        shunned = targets.mounts.device(made.mount) or 0, made.inode
+        top = targets.identity(rank.below_target(place.root, b""))
+        excluded = targets.mounts.device(top.mount) or 0, top.inode
     except Problem:
-        pass  # it is not there yet
+        pass  # the target of the root does not exist yet
     return Common(
         *rank.devices(place),
-        shunned,
+        excluded,
         NEVER if policy.touched is None else policy.touched,
         policy.modify_window,
         NAMES_AT_ONCE - 1 if is_quick else IN_PLACE,
@@ -81,6 +85,10 @@ def in_common(rank: Rank, place: Place) -> Common:
 
 
 def _copies_at_once(rank: Rank, place: Place, policy: Policy) -> bool:
-    """May a new directory get its small files as soon as it is made? They are no task then, which others could have."""
-    plain = make_plan(policy) == Plan.NEW and not rank.digests and rank.options.reflink != "always"
-    return plain and rank.kernel.works_here and rank.has_plenty()
+    """Return True if the batch may copy the small files of a new directory right after it creates the directory.
+
+    Such files never become tasks, which other ranks could steal; so this is done only while other ranks have enough
+    work.
+    """
+    are_new = make_plan(policy) == Plan.NEW and not rank.digests and rank.options.reflink != "always"
+    return are_new and rank.kernel.works_here and rank.has_plenty()

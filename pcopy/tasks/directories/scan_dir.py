@@ -1,8 +1,9 @@
-"""ScanDir makes the target directory and lists the source, ScanNames looks at some names of a directory. Both hand the
+"""ScanDir creates a target directory and lists its source; ScanNames examines some names of a directory. Both pass the
 items to the tool's visitor.
 
-A new directory belongs to us alone (0700) until it is finished. One that exists keeps its owner and is not opened up;
-if we are its owner and lack permissions in it, we give them to ourselves until it is finished.
+A new directory has mode 0700 until it is finished. An existing directory keeps its owner. If this process owns an
+existing directory and lacks permissions in it, it adds them until the directory is finished; directories of other users
+are not changed.
 """
 
 from __future__ import annotations
@@ -43,19 +44,27 @@ from pcopy.walk.listing import NAMES_AT_ONCE, Listing, NamesSpool, begin_list, s
 from pcopy.walk.visitor import visit
 
 IN_PLACE = 64
-"""Names that are looked at by who has listed them. Of more, others may take some, unless they are soon looked at."""
+"""Number of names up to which the task that lists a directory also stats them. More names become tasks that other ranks
+may take, unless they can be statted quickly.
+"""
 
 OF_DIRECTORY = 3
-"""Operations of a directory that is scanned: it is opened and listed, and made on the other side."""
+"""Metadata operations that one scanned directory counts for ``--oplimit``: open, list, and create on the other side."""
 
 FinishLater = Callable[[Result, FinishDir], None]
-"""Takes the task that gives a directory its metadata when everything in it is there."""
+"""A function that receives the task which sets a directory's metadata once its contents are complete."""
 
 
 class ScanDir(Kind, code=1, doing="scanning", is_note=False):
-    """Makes the directory ``path`` and finds what is in it. ``parent`` is the directory around it, None at a root.
+    """Creates the target of the directory ``path`` and finds the items in its source.
 
-    With the ``source_id`` NOWHERE it is whatever is there when the task runs. ``since`` as in ``Place``.
+    Fields:
+
+    - ``root``: number of the root. ``path``: path of the directory below it.
+    - ``source_id``: identity that the source must have. ``NOWHERE`` accepts whatever directory exists when the task
+      runs.
+    - ``parent``: the directory that contains it; None for the top of a root.
+    - ``since``: as in ``Place``.
     """
 
     root: int
@@ -64,18 +73,18 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
     parent: Place | None
     since: tuple[int, int] = (0, 0)
 
-    effort = 0  # ``scan`` counts it
+    effort = 0  # ``scan`` counts the operations itself
 
     def about(self) -> tuple[Place, bytes]:
         return self.only_read, b""
 
     @property
     def only_read(self) -> Place:
-        """The directory, as long as nothing is made of it."""
+        """The directory as a ``Place`` without a target."""
         return Place(self.root, self.path, self.source_id, NOWHERE, False, False)
 
     def places(self) -> Iterator[Place]:
-        """Not the one around it: that is only entered."""
+        """Yield the directory itself, but not ``parent``, which is only entered."""
         yield self.only_read
 
     def tell(self, task: Task, gone: Gone) -> None:
@@ -86,7 +95,12 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
         yield from self.scan(rank, result, lambda result, finish: result.spawn(finish, phase=Phase.FINISH))
 
     def scan(self, rank: Rank, result: Result, finish_later: FinishLater, *, made: bool = False) -> Steps:
-        """Does it; ``finish_later`` gets what finishes the directory. ``made``: its target was made just now."""
+        """Scan the directory: create its target, find its items, and pass the finishing task to ``finish_later``.
+
+        Args:
+            finish_later: receives the ``FinishDir`` of this directory.
+            made: True if the target directory has just been created by the caller.
+        """
         result.count(counts.UNSCANNED, -1)
         yield from rank.throttle.spend(operations=OF_DIRECTORY)
         task = self
@@ -96,7 +110,8 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
                 finish_again(rank, result, task.parent, result.phase)
             begun = yield from task.begin(rank, result, made=made)
         except Problem as problem:
-            # If the source is not the one that was found, nothing of it has been copied: any is taken then.
+            # ESTALE: the source is not the directory that was found, and nothing of it has been copied. The retry
+            # therefore accepts any directory with this name.
             is_another = problem.on_source and problem.errno == errno.ESTALE and task.parent is not None
             retry = task._replace(source_id=NOWHERE) if is_another else task
             result.fail(self.only_read, b"", problem, retry=retry)
@@ -112,7 +127,7 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
         complete, entries = True, begun.listing.number
         try:
             entries = yield from _look_into(rank, result, begun)
-        except Problem as problem:  # the rest of its names can't be read
+        except Problem as problem:  # the remaining names cannot be read
             if is_copied:
                 result.count(counts.DIRECTORIES)
                 directory_failed(result, place, problem)
@@ -129,9 +144,14 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
                 result.items.did(Action.SKIP, place, b"", DIRECTORY)
 
     def begin(self, rank: Rank, result: Result, *, made: bool, lists: bool = True) -> Stepwise[_Begun | None]:
-        """Opens the source, begins to list it if it ``lists``, and makes the target, unless it is only read.
+        """Open the source, start listing it, and create the target unless the directory is only read.
 
-        None if what exists is to stay, and nobody wants to read the source. Raises ``Problem``.
+        Return None if an existing item is kept in its place and the source need not be read. Raise ``Problem`` if the
+        source cannot be opened or listed, or the target cannot be created.
+
+        Args:
+            made: True if the target directory has just been created by the caller.
+            lists: False if the source is not to be listed.
         """
         source = rank.sources[self.root].open(self.path, self.source_id)
         status = status_of(source, on_source=True)
@@ -143,9 +163,10 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
         handle: Handle = source
         listing = Listing()
         if self.is_left_out(rank) or not lists:
-            handle = handle_of(source)  # it may be open for searching only
+            handle = handle_of(source)  # the descriptor may be O_PATH (search permission only)
         else:
-            listing = yield from begin_list(rank.kernel, source)  # an unreadable one fails before its copy is made
+            # Listed before the target is created: an unreadable directory leaves no empty copy.
+            listing = yield from begin_list(rank.kernel, source)
             if not listing.number:
                 source = handle = self._still_there(rank, source)
         attributes = read_attributes(handle, status, rank.options.preserve)
@@ -163,37 +184,49 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
         return _Begun(target or self.only_read, attributes, source, listing, int(action))
 
     def as_mounted(self, rank: Rank) -> ScanDir:
-        """The task with the identity of what is mounted there, if that was mounted after the directory was found.
+        """Return the task with the identity of the file system that is mounted there, if it was mounted after the
+        directory was found; raise ``Problem``.
 
-        What was mounted there when the job began is known, and has been compared. Else it is new: An automounter mounts
-        when a directory is entered, not when its status is asked for. Nobody else's directory comes in that way: it
-        needs a mount, where a swapped directory would be on the file system around it.
+        File systems that were mounted there when the job began are recorded and have been compared. A later one is
+        accepted only if it is an automount: an automounter mounts when a directory is opened, not on stat(2). Another
+        user cannot inject a directory this way, because that requires a mount; a swapped directory would be on the same
+        file system as its parent.
         """
         if self.parent is None:
             return self
         sources = rank.sources[self.root]
         found = sources.identity(self.path)
-        if self.source_id == NOWHERE:  # what a resumed job makes anew is whatever there is now
+        if self.source_id == NOWHERE:  # a resumed job copies whatever directory exists now
             above = sources.identity(self.parent.path)
             return self._replace(source_id=found, parent=self.parent._replace(source_id=above))
         is_mounted = self.path in sources.mounted or found.mount != self.parent.source_id.mount
         return self._replace(source_id=found) if is_mounted else self
 
     def is_left_out(self, rank: Rank) -> bool:
-        """Does another file system begin here, of which ``--one-file-system`` wants no more than the mount point?"""
-        around = self.parent
-        return rank.options.one_file_system and around is not None and self.source_id.mount != around.source_id.mount
+        """Return True if another file system begins here and ``--one-file-system`` excludes everything but the mount
+        point.
+        """
+        parent = self.parent
+        return rank.options.one_file_system and parent is not None and self.source_id.mount != parent.source_id.mount
 
     def _still_there(self, rank: Rank, source: int) -> int:
-        """A directory that was removed once it was open looks like an empty one: its descriptor again, or
-        ``Problem``."""
+        """Return a descriptor of the source directory, which was listed as empty; raise ``Problem`` if it no longer
+        exists.
+
+        A directory that is removed after it was opened lists as empty. In that case (no links remain) the path is
+        opened again.
+        """
         if status_of(source, on_source=True).st_nlink:
             return source
         rank.sources[self.root].forget(self.path)
         return rank.sources[self.root].open(self.path, self.source_id)
 
     def _check_followed(self, rank: Rank, parent: Place, source: int, status: os.stat_result) -> None:
-        """Raises ``Problem`` if what a link has led to would have no end (``pcopy.walk.link_loops``)."""
+        """Raise ``Problem`` if following a symbolic link to this directory would never end (``pcopy.walk.link_loops``).
+
+        Args:
+            source: descriptor of the directory; ``status`` is its status.
+        """
         from pcopy.walk.link_loops import check_outside, check_repetition
 
         sources, place = rank.sources[self.root], self.only_read
@@ -204,8 +237,8 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
         with failing("open", on_source=True):
             entry = os.stat(name, dir_fd=rank.open_source(parent), follow_symlinks=False)
         names = [root.name for root in rank.job.roots if not root.item]
-        around = rank.targets[0].open(b"")
-        check_outside(source, status, around, names, all_the_way=stat.S_ISLNK(entry.st_mode))
+        top = rank.targets[0].open(b"")
+        check_outside(source, status, top, names, all_the_way=stat.S_ISLNK(entry.st_mode))
 
     def leftovers(self, *, first: bool) -> Iterator[Left]:
         yield Left(self.root, self.path, True)
@@ -222,12 +255,15 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
 
 
 class ScanNames(Divisible, code=2, doing="scanning", is_note=False):
-    """Stats ``names`` (joined by slashes) of a directory; ``attempt`` counts from 0, or is ``COPIED_BEFORE``."""
+    """Stats ``names`` (joined by slashes) of a directory and passes the items to the visitor.
+
+    ``attempt`` counts from 0, or is ``COPIED_BEFORE``. The names are part of a large directory, or are tried again.
+    """
 
     attempt: int
 
     operation_count = 1
-    least_items = 16  # as a task for the files among them comes of it
+    least_items = 16  # since each portion spawns a task of its own for the files in it
 
     def tell(self, task: Task, gone: Gone) -> None:
         if task.phase == Phase.COPY:
@@ -237,11 +273,13 @@ class ScanNames(Divisible, code=2, doing="scanning", is_note=False):
         yield task._replace(phase=int(Phase.COPY)) if task.phase == Phase.LINK else task
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        """A part of a large directory, or names that are tried again (and were found before)."""
+        """Stat the names and pass them to the visitor. Names with an ``attempt`` above 0 have been counted as found
+        before.
+        """
         place = self.place
         try:
             source = rank.open_source(place)
-            # No scan has looked at the directory that an item goes to.
+            # The target directory was not examined by a scan of this run: examine it before items are created in it.
             if (self.attempt or rank.job.roots[place.root].item) and place.target_id != NOWHERE:
                 place = looked_at_again(rank, place)
         except Problem as problem:
@@ -255,7 +293,7 @@ class ScanNames(Divisible, code=2, doing="scanning", is_note=False):
         yield from visit(rank.kernel, source, self.names, visitor, follow=rank.options.dereference, also=owners(rank))
 
     def leftovers(self, *, first: bool) -> Iterator[Left]:
-        """A name may be that of a directory."""
+        """Yield the directory, and each name, which may be that of a sub-directory."""
         yield from super().leftovers(first=first)
         for name in unpack_names(self.names):
             yield Left(self.place.root, os.path.join(self.place.path, name), True)
@@ -268,7 +306,9 @@ class ScanNames(Divisible, code=2, doing="scanning", is_note=False):
 
 
 class _Begun(NamedTuple):
-    """A directory whose ``source`` is open; it has a target if it is copied."""
+    """A directory that ``begin`` has opened: ``source`` is its descriptor, and ``place`` has a
+    target if it is copied.
+    """
 
     place: Place
     attributes: Attributes
@@ -278,9 +318,9 @@ class _Begun(NamedTuple):
 
 
 def _look_into(rank: Rank, result: Result, begun: _Begun) -> Stepwise[int]:
-    """Looks at the names if they are few, and leaves them to any rank if not; returns their number.
+    """Stat the names of the directory if they are few; otherwise spawn tasks for them. Return the number of names.
 
-    Raises ``Problem`` if they can't all be read: those that could are looked at all the same.
+    Raise ``Problem`` if not all names can be read; those that could be read are processed in any case.
     """
     place, listing = begun.place, begun.listing
     number, paces = listing.number, rank.own(Paces)
@@ -305,7 +345,11 @@ def _look_into(rank: Rank, result: Result, begun: _Begun) -> Stepwise[int]:
 
 
 def to_be_finished(rank: Rank, result: Result, finish: FinishDir, finish_later: FinishLater) -> None:
-    """The directory gets its metadata in a later phase. If it is not ``counted``, it has failed already."""
+    """Arrange that the directory gets its metadata in a later phase, or count it immediately in a dry run.
+
+    Directories that their owner cannot enter afterwards go to ``SealDir``, all others to ``finish_later``. If
+    ``finish`` is not ``counted``, the directory has failed already.
+    """
     assert finish.attributes is not None
     if rank.options.dry_run:
         from pcopy.tasks.directories.foreseen import foresee_finish
@@ -314,30 +358,37 @@ def to_be_finished(rank: Rank, result: Result, finish: FinishDir, finish_later: 
             foresee_finish(result, finish.place, finish.action)
     elif may_be_entered(finish.attributes):
         finish_later(result, finish)
-    else:  # once its owner can't enter it, nothing below it can be finished
+    else:  # finished last: nothing below it can be finished once its owner cannot enter it
         result.spawn(SealDir(finish), owner=0)
 
 
 def may_be_entered(attributes: Attributes) -> bool:
-    """By us, once the directory has these?"""
+    """Return True if this process can still enter a directory that has these ``attributes``."""
     return bool(attributes.mode & stat.S_IXUSR) or capable(CAP_DAC_OVERRIDE)
 
 
 def _make_target(
     task: ScanDir, rank: Rank, result: Result, handle: Handle, source: os.stat_result, *, made: bool
 ) -> Place | None:
-    """The target directory, which was ``made`` just now, or is made unless it exists; None if what exists is to stay.
-    ``handle`` and ``source`` are the directory that it is a copy of, and its status. Raises ``Problem``."""
+    """Create or open the target directory; return its ``Place``, or None if an existing item is kept. Raise
+    ``Problem``.
+
+    Args:
+        handle: the source directory, for its file layout.
+        source: status of the source directory.
+        made: True if the target has just been created by the caller.
+    """
     targets = rank.targets[task.root]
     path = rank.below_target(task.root, task.path)
     fresh = False
     if path:
         name = path.rpartition(b"/")[2]
         parent = rank.open_above(task.parent, task.root)
-        around = task.parent or Place(task.root, b"", task.source_id, NOWHERE, False, False)
-        around = around._replace(since=task.since)
-        fresh = made or _make_directory(rank, around, parent, name, source)
-        if not fresh or not capable(CAP_DAC_OVERRIDE):  # what it has inherited may keep us out of a new one, too
+        parent_place = task.parent or Place(task.root, b"", task.source_id, NOWHERE, False, False)
+        parent_place = parent_place._replace(since=task.since)
+        fresh = made or _make_directory(rank, parent_place, parent, name, source)
+        # Inherited ACLs may deny this process access to a new directory, too.
+        if not fresh or not capable(CAP_DAC_OVERRIDE):
             present = look(parent, name)
             if present is None or not stat.S_ISDIR(present.st_mode):
                 return None
@@ -350,19 +401,27 @@ def _make_target(
     inherits = may_inherit_acl(target, status.st_uid)
     if fresh and inherits:
         drop_inherited_acls(target)
-        if stat.S_IMODE(status.st_mode) & 0o777 != 0o700:  # it may have left us fewer permissions than were asked for
+        if stat.S_IMODE(status.st_mode) & 0o777 != 0o700:  # an inherited ACL masks the mode that mkdir(2) was given
             with failing("chmod"):
                 os.chmod(target, stat.S_IMODE(status.st_mode) & ~0o777 | 0o700)
         inherits = status.st_uid != os.geteuid()
     identity = targets.identity(path, made=fresh)
     place = Place(task.root, task.path, task.source_id, identity, fresh, inherits, task.since)
-    if fresh and (why := layout_at(rank, place).directory_made(handle, target)):
-        result.other_layout(place, b"", inherited(why))
+    if fresh and (reason := layout_at(rank, place).directory_made(handle, target)):
+        result.other_layout(place, b"", inherited(reason))
     return place
 
 
-def _make_directory(rank: Rank, around: Place, parent: int, name: bytes, source: os.stat_result) -> bool:
-    """Makes ``name`` in ``parent``; False if something is there that stays. Raises ``Problem``."""
+def _make_directory(rank: Rank, parent_place: Place, parent: int, name: bytes, source: os.stat_result) -> bool:
+    """Create the directory ``name`` in ``parent`` with mode 0700, replacing another item if that is allowed; raise
+    ``Problem``.
+
+    Return True if the directory counts as created by this job, False if an existing item is kept.
+
+    Args:
+        parent_place: the directory that contains it; ``parent`` is the descriptor of its target.
+        source: status of the source directory.
+    """
     for _ in range(2):
         try:
             patiently(lambda: os.mkdir(name, 0o700, dir_fd=parent), INTERRUPTED)
@@ -372,21 +431,25 @@ def _make_directory(rank: Rank, around: Place, parent: int, name: bytes, source:
         except OSError as error:
             raise Problem.of("mkdir", error) from error
         present = look(parent, name)
-        there = None if present is None else Existing(rank, around, parent, name, present)
-        if present is not None and there is not None and stat.S_ISDIR(present.st_mode):
-            # Until it is finished a directory that a job has made is nobody else's.
+        existing = None if present is None else Existing(rank, parent_place, parent, name, present)
+        if present is not None and existing is not None and stat.S_ISDIR(present.st_mode):
+            # A directory that a job has created has mode 0700 and no other users until it is finished.
             is_unfinished = present.st_uid == os.geteuid() and stat.S_IMODE(present.st_mode) & ~stat.S_ISGID == 0o700
-            own = there.is_own() and is_unfinished and not rank.keeps
-            return own and is_since(rank.job, around, birth_of(parent, name))  # else we have only touched it
-        if there is not None:
-            if not there.may_replace(source):
+            is_this_jobs = existing.is_own() and is_unfinished and not rank.keeps
+            # An older birth time means that this job has only changed the directory's metadata.
+            return is_this_jobs and is_since(rank.job, parent_place, birth_of(parent, name))
+        if existing is not None:
+            if not existing.may_replace(source):
                 return False
-            there.unlink()
+            existing.unlink()
     raise Problem("mkdir", errno.EEXIST)
 
 
 def note_device(rank: Rank, result: Result, place: Place) -> None:
-    """A file system below the target that is not the root's wants its own sync at the end."""
+    """Spawn a ``SyncFiles`` task if the target directory lies on a file system that would not be synced otherwise.
+
+    Such file systems are mounted below the root's target. A failure is counted and reported.
+    """
     if not rank.options.sync:
         return
     met = rank.own(FileSystems)

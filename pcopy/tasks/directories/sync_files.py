@@ -1,6 +1,7 @@
-"""SyncFiles: nothing counts as there before it is on stable storage.
+"""SyncFiles: bring the file systems of the destination to stable storage.
 
-A sync takes as long as the storage does. So a thread makes it, and the rank goes on listening: it may be told to stop.
+A sync takes as long as the storage needs. It therefore runs in a thread, while the rank continues to receive messages,
+such as a request to stop.
 """
 
 from __future__ import annotations
@@ -27,20 +28,22 @@ from pcopy.tasks.base.values import NOWHERE, Place
 from pcopy.tasks.files.layouts import Layouts, layout_at
 
 NAP = 0.005
-"""Seconds that a slice waits for a sync."""
+"""Seconds that one slice of the task waits for a sync."""
 
 LONG = 1.0
-"""Seconds after which a job is long enough to start a process for its syncs (``pcopy.fsio.syncer``)."""
+"""Seconds after which a job is considered long enough to start a separate process for its syncs
+(``pcopy.fsio.syncer``).
+"""
 
 
 Key = tuple[int, int]
-"""Of what is synced by itself: st_dev, and the number of a metadata server (``pcopy.fsio.layout``)."""
+"""Identifies a unit that is synced separately: st_dev and the number of a metadata server (``pcopy.fsio.layout``)."""
 
 
 class SyncFiles(Kind, code=7, doing="syncing the destination", is_note=False):
-    """Brings a file system to stable storage: that of a target directory, or (None) those of the roots.
+    """Brings file systems to stable storage: the one of the target directory ``place``, or (None) those of the roots.
 
-    A place and no st_dev, which means nothing in another run.
+    It names a directory, not an st_dev, because device numbers may differ in another run.
     """
 
     place: Place | None
@@ -49,59 +52,62 @@ class SyncFiles(Kind, code=7, doing="syncing the destination", is_note=False):
         return None if self.place is None else (self.place, b"")
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        """Before anything gets its name each rank syncs the file systems that it has met.
+        """Sync the wanted file systems; report and count those that cannot be synced.
 
-        If that fails, the job stops: what is not durable must not be named.
+        In the phase STORE, before temporary files get their names, each rank syncs all file systems that it has written
+        to. If that fails, the job stops: a file that is not durable must not get its name.
         """
-        met = rank.own(FileSystems)
+        file_systems = rank.own(FileSystems)
         for keys_of in self._wanted(rank, result.phase):
             try:
                 for key in keys_of():
-                    anchor, why = met.anchor(key)
-                    if why:
+                    anchor, reason = file_systems.anchor(key)
+                    if reason:
                         whole = Place(0, b"", NOWHERE, NOWHERE, False, False) if self.place is None else self.place
-                        text = f"synced by syncfs only, since not each server could be asked to: {why}"
+                        text = f"synced with syncfs only: cannot sync each metadata server: {reason}"
                         result.warn(whole, b"", text)
-                    yield from _synced(rank, met.opened[key], anchor)
+                    yield from _synced(rank, file_systems.opened[key], anchor)
             except Problem as problem:
                 if result.phase == Phase.STORE:
                     rank.stop(f"{NOT_SYNCED}: {problem.strerror}", UNSYNCED)
-                result.hold()  # a job that is resumed has to sync again
+                result.hold()  # not recorded as done, so that a resumed job syncs again
                 result.count(counts.UNSYNCED)
                 place = self.place
                 shown = rank.shown(place, b"", on_source=False) if place else rank.job.roots[0].target_shown
                 result.report(shown, problem)
 
     def _wanted(self, rank: Rank, phase: int) -> list[Callable[[], list[Key]]]:
-        """What gives keys of file systems in ``FileSystems.opened``, or raises ``Problem``."""
+        """Return functions that each return keys of ``FileSystems.opened`` to sync, or raise ``Problem``."""
         met = rank.own(FileSystems)
         if self.place is not None:
             return [partial(met.below, self.place)]
-        of_roots = met.roots if rank.number in rank.leaders else ()
-        others = met.opened.keys() - met.roots.keys() if phase == Phase.STORE else ()
-        return [partial(met.of_device, key) for key in (*of_roots, *others)]
+        root_keys = met.roots if rank.number in rank.leaders else ()
+        other_keys = met.opened.keys() - met.roots.keys() if phase == Phase.STORE else ()
+        return [partial(met.of_device, key) for key in (*root_keys, *other_keys)]
 
 
 class FileSystems:
-    """Those that this rank has met in the target, each with a descriptor that is kept for its sync.
+    """The file systems of the target that this rank has written to, each with a descriptor kept open for the sync.
 
-    It has to be made before anything is written: what could not be written back is told to each descriptor that was
-    open by then (``pcopy.fsio.syncer``).
+    Each must be opened before anything is written: the system reports a write-back error only to descriptors that were
+    open when it occurred (``pcopy.fsio.syncer``).
     """
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self.opened: dict[Key, int] = {}
-        """Below a root that can only be searched, another directory may serve."""
+        """A descriptor for the sync of each file system. If a root's target has no read permission, another directory
+        of the same file system may be used.
+        """
         self.roots: dict[Key, int] = {}
-        """The number of a root whose target is there."""
+        """For each file system, the number of a root whose target lies on it."""
         self._anchors: dict[Key, int] = {}
         targets = {root.target: number for number, root in enumerate(rank.descriptors)}
         for target, number in targets.items():
             status = os.fstat(target)
             try:
                 keys = self._keys(status.st_dev, status.st_ino, target)
-            except Problem as problem:  # it ends this rank
+            except Problem as problem:  # it ends this rank: name the path in the message
                 problem.filename = os.readlink(b"/proc/self/fd/%d" % target)
                 raise
             for key in keys:
@@ -111,12 +117,14 @@ class FileSystems:
                         self.opened[key] = open_for_sync(target)
 
     def _keys(self, device: int, inode: int, directory: int) -> list[Key]:
-        """Of the file system of an open directory."""
+        """Return the keys of the file system of an open directory; raise ``Problem``."""
         layout = self._rank.own(Layouts).of(device, directory)
         return [(device, server) for server in layout.servers_of(Target(directory, inode))]
 
     def below(self, place: Place) -> list[Key]:
-        """The keys for the file system of a target directory, which is opened to be synced; raises ``Problem``."""
+        """Return the keys of the file system of a target directory, after opening it for the sync;
+        raise ``Problem``.
+        """
         directory = self._rank.open_target(place)
         keys = self._keys(self._rank.target_device(place), place.target_id.inode, directory)
         for key in keys:
@@ -126,7 +134,7 @@ class FileSystems:
         return keys
 
     def knows(self, place: Place) -> bool:
-        """Is the file system of a target directory, which has been opened, going to be synced by this rank?"""
+        """Return True if this rank will sync the file system of a target directory; raise ``Problem``."""
         layout, device = layout_at(self._rank, place), self._rank.target_device(place)
         if layout.is_plain:
             return (device, 0) in self.opened
@@ -134,7 +142,11 @@ class FileSystems:
         return all(key in self.opened for key in keys)
 
     def anchor(self, key: Key) -> tuple[int, str]:
-        """Of a file system that is open, -1 if it needs none; and why it has none, if it needs one."""
+        """Return the descriptor of the anchor for syncing an open file system, and a reason.
+
+        The descriptor is -1 if no anchor is needed (with an empty reason), or if none could be created (with the
+        reason).
+        """
         storage = self._rank.storage
         if key not in self._anchors and storage is not None and (anchor := storage.anchor_of(key)) >= 0:
             return anchor, ""
@@ -147,9 +159,10 @@ class FileSystems:
         return self._anchors[key], ""
 
     def of_device(self, key: Key) -> list[Key]:
-        """That of a file system which was met, and is opened to be synced; raises ``Problem``.
+        """Return the key as a list, after opening its file system for the sync; raise ``Problem``.
 
-        Where a root's target can only be searched, what has been copied to below it may do.
+        If a root's target can only be searched and not read, a directory below it that the job has opened may be used
+        instead.
         """
         if key not in self.opened:
             number = self.roots[key]
@@ -157,11 +170,12 @@ class FileSystems:
             try:
                 self.opened[key] = open_for_sync(directory)
             except OSError as error:
-                text = f"it cannot be opened to be synced: {error.strerror}"
+                text = f"cannot be opened to be synced: {error.strerror}"
                 raise Problem("syncfs", error.errno or errno.EIO, text=text) from error
         return [key]
 
     def close(self) -> None:
+        """Close all descriptors."""
         for opened in (self.opened, self._anchors):
             while opened:
                 descriptor = opened.popitem()[1]
@@ -170,8 +184,11 @@ class FileSystems:
 
 
 def _synced(rank: Rank, descriptor: int, anchor: int) -> Generator[None, None, None]:
-    """Yields until the sync is over; raises ``Problem``. Closing it leaves the sync behind."""
-    errors: list[Exception] = [Problem("syncfs", errno.ENOMEM)]  # unless the thread says something else
+    """Yield until the sync of ``descriptor`` is complete; raise ``Problem`` if it fails.
+
+    Closing the generator abandons the sync, which then continues in its thread.
+    """
+    errors: list[Exception] = [Problem("syncfs", errno.ENOMEM)]  # stands if the thread cannot be started
     if time.monotonic() > rank.began + LONG:
         rank.syncer.start()
 
@@ -179,7 +196,7 @@ def _synced(rank: Rank, descriptor: int, anchor: int) -> Generator[None, None, N
         try:
             rank.syncer.sync(descriptor, anchor)
             errors.clear()
-        except Exception as error:  # for the thread that runs tasks
+        except Exception as error:  # raised below, in the thread that runs tasks
             errors[:] = [error]
 
     yield from done_beside(sync, NAP)

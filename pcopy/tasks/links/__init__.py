@@ -1,1 +1,1 @@
-"""Inodes with several names."""
+"""Tasks that copy inodes with several names (hard links)."""

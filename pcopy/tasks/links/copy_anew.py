@@ -1,7 +1,8 @@
-"""CopyAnew: an earlier run has given a copy its name, and could not set all of its metadata. It is copied once more.
+"""CopyAnew: copy an item again whose copy an earlier run has named, but without all of its metadata.
 
-By its name alone the copy would be taken for the user's, and stay. So the failure leaves a task to a resumed job that
-knows the copy's identity: it is removed if it is still that item, and nobody has written to it since.
+By its name alone such a copy would be taken for a file of the user and be kept. The failure therefore leaves a task for
+a resumed job that records the copy's identity: the copy is removed if it is still that inode and nothing has written to
+it since.
 """
 
 from __future__ import annotations
@@ -27,12 +28,18 @@ from pcopy.tasks.files.naming import is_it
 
 
 class CopyAnew(OfItem, code=35, doing="looking at", is_note=False):
-    """Removes the names of ``item`` that are the inode ``inode`` with that ``mark``, which an earlier run has made and
-    not all of whose metadata could be set. Then the item is copied.
+    """Removes those names of ``item`` that are an incomplete copy made by an earlier run, and has the item copied
+    again.
 
-    ``known`` are size and mtime of what nobody has written to since (the size counts of files only). If it
-    ``is_whole``, all of its metadata was set; then what was written to since is the user's, and no failure. With the
-    attempt 0 the inode's size counts no more, and is counted again.
+    Fields:
+
+    - ``inode``, ``mark``: identity of that copy (``pcopy.fsio.identity``).
+    - ``known``: size and mtime of the copy if nothing has written to it since. The size is compared for regular files
+      only.
+    - ``is_whole``: the copy had all of its metadata. If something has written to it since, it then belongs to the user
+      and is no failure.
+
+    If ``item.attempt`` is 0, the size of the inode has been subtracted from the counters and is added again.
     """
 
     inode: int
@@ -46,20 +53,24 @@ class CopyAnew(OfItem, code=35, doing="looking at", is_note=False):
             yield task._replace(payload=encode(self._replace(item=item)))
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        """Looks at the names again now: those of one inode meet in LINK, also with some of a directory made anew."""
+        """Remove the names that are the incomplete copy, and have all names statted again.
+
+        They are statted now because all names of an inode are gathered in the phase LINK, together with those in
+        directories that are created again.
+        """
         size, mtime = self.known
         made = Unnamed(b"", self.inode, self.mark)
         known = Known(FILE, size, b"", Version(0, size, mtime, 0))
-        if not self.item.attempt:  # these looks are no first ones, and will not do it
+        if not self.item.attempt:  # names that are statted again (attempt > 0) do not count the size
             result.count(counts.FOUND_BYTES, self.item.size, self.item.names[0][0])
         item = self.item._replace(attempt=max(1, self.item.attempt))
         for place, name in self.item.names:
             try:
-                there = existing(rank, place, name)
-                if there is not None and is_it(there, made, known):
-                    present = there.status
+                existing_item = existing(rank, place, name)
+                if existing_item is not None and is_it(existing_item, made, known):
+                    present = existing_item.status
                     if present.st_mtime_ns == mtime and (present.st_size == size or not stat.S_ISREG(present.st_mode)):
-                        remove(there.directory, there.name)
+                        remove(existing_item.directory, existing_item.name)
                     elif not self.is_whole:
                         text = "it lacks metadata and was changed since it was copied: remove it, and resume the job"
                         raise Problem("create", errno.EEXIST, text=text)
@@ -71,7 +82,12 @@ class CopyAnew(OfItem, code=35, doing="looking at", is_note=False):
 
 
 def anew(rank: Rank, item: Item, made: Unnamed | Identity) -> CopyAnew | Item:
-    """What a resumed job does about the names of ``item``, of which the first is what was ``made``."""
+    """Return the retry for the names of ``item`` in a resumed job: a ``CopyAnew``, or the item if its first name does
+    not exist.
+
+    Args:
+        made: the inode that the job created under the first name.
+    """
     present = status_there(rank, *item.names[0])
     if present is None:
         return item
@@ -79,7 +95,9 @@ def anew(rank: Rank, item: Item, made: Unnamed | Identity) -> CopyAnew | Item:
 
 
 def looked_at(gone: Gone, item: Item, made: Unnamed | Identity, known: Known) -> Iterator[Task]:
-    """Names of which some are an item that the job has made go, and are gathered with those that will be found."""
+    """Yield a task that removes the copy ``made`` under the names of ``item`` and gathers them with names that will be
+    found.
+    """
     all_names = (*((place, name) for place, name, _ in item.failed), *item.names)
     if kept := tuple(dict.fromkeys(gone.kept(all_names))):
         again = item._replace(names=kept, failed=(), attempt=gone.attempt(item, all_names))

@@ -1,4 +1,4 @@
-"""What would become of the further names of an inode (``--dry-run``), as ``MakeLinks`` decides it."""
+"""Foresees, in a dry run, what ``MakeLinks`` would do with the further names of an inode."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ from pcopy.tasks.verify.read_items import skipped
 
 
 def foresee_links(rank: Rank, result: Result, item: Item, first: Settled) -> Steps:
-    """The first name would be made, or stays and gets the others; names before it may have failed."""
+    """Count and report the further names of ``item`` as links or as skipped; report the names that failed before.
+
+    Args:
+        first: outcome of the first name, which would be created, or is an existing item that gets the links.
+    """
     for place, name, problem in item.failed:
         result.fail(place, name, Problem.from_plain(problem), item.size)
     try:
@@ -43,15 +47,23 @@ def foresee_links(rank: Rank, result: Result, item: Item, first: Settled) -> Ste
 
 
 def _like(rank: Rank, item: Item, first: Settled) -> os.stat_result:
-    """The status of what the links would lead to, or of its source, which is the same as far as it decides."""
+    """Return the status of the file to which the links would lead; raise ``Problem``.
+
+    If it does not exist yet, return the status of its source, which has the same values as far as they matter here.
+    """
     place, name = item.names[0]
-    there = existing(rank, place, name) if first.made != UNMADE else None
-    return rank.source_status(place, name) if there is None else there.status
+    existing_item = existing(rank, place, name) if first.made != UNMADE else None
+    return rank.source_status(place, name) if existing_item is None else existing_item.status
 
 
 def _stays(rank: Rank, present: Existing, first: Settled, like: os.stat_result, name: bytes) -> bool:
-    """Return True if what is ``present`` stays instead of the link ``name``; raises ``Problem`` where the item would
-    fail."""
+    """Return True if the existing item would be kept instead of the link ``name``; raise ``Problem`` if the item would
+    fail.
+
+    Args:
+        present: the existing item.
+        like: status of the file to which the link would lead.
+    """
     if rank.keeps:
         source = rank.open_source(present.place)
         return not (present.may_replace(like) or present.has_other_text(like, source, name))

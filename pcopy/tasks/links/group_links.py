@@ -1,8 +1,8 @@
-"""LinkNote, InodeCopied and GroupLinks: the names of one inode meet at one rank, wherever they were found.
+"""LinkNote, InodeCopied and GroupLinks: gather the names of each inode at one rank, wherever they were found.
 
-Notes of names wait in buckets by inode, in spools. In LINK one bucket is gathered after the other, so that only a small
-part of all names is in memory at a time. Names are taken in the order of their paths: what is copied, and what stays,
-must not depend on the rank that found a name first.
+Notes about names wait in spools, in buckets by inode number. In the phase LINK one bucket after the other is gathered,
+so that only a small part of all names is in memory at a time. Names are sorted by path, so that which name is copied,
+and which existing item is kept, does not depend on the order in which ranks found them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pcopy.tasks.links.make_links import MakeLinks
 
 
 class Found(NamedTuple):
-    """Names of an inode, its size in bytes, and the attempts at them."""
+    """The names of an inode that were found, its size in bytes, and the attempt number of each note."""
 
     size: int
     attempts: list[int]
@@ -38,25 +38,28 @@ class Found(NamedTuple):
 
 
 class Groups:
-    """What is known of the inodes of one bucket, by mount and number."""
+    """All that is known about the inodes of one bucket, by mount code and inode number."""
 
     def __init__(self) -> None:
         self.found: dict[tuple[int, int], Found] = {}
+        """Names that must be created."""
         self.copies: dict[tuple[int, int], list[InodeCopied]] = {}
-        """Of these there are copies; the first name of each counts as the copy, even if it has gone."""
+        """Existing copies of an inode. The first name of each counts as the copy, even if it was removed since."""
         self.unnamed: list[OfItem] = []
-        """Tasks with an item that is copied, and waits for its name."""
+        """Tasks with an item that is copied and waits for its name."""
 
 
 class Buckets(dict[int, SpoolBacklog]):
-    """The notes that wait on one rank for LINK, by bucket."""
+    """The notes that wait on one rank for the phase LINK, by bucket."""
 
     def __init__(self, rank: Rank) -> None:
         super().__init__()
 
 
-class LinkNote(OfPlace, code=30, doing="noting links of", is_note=True):
-    """Names in one directory of inodes with several links, all of one bucket; ``attempt`` as in ``ScanNames``."""
+class LinkNote(OfPlace, code=30, doing="recording hard links of", is_note=True):
+    """A note with names in one directory that belong to inodes with several links, all of one bucket; ``attempt`` as in
+    ``ScanNames``.
+    """
 
     names: bytes
     mounts: bytes
@@ -75,7 +78,7 @@ class LinkNote(OfPlace, code=30, doing="noting links of", is_note=True):
         put(self, self.bucket, rank, result)
 
     def gather(self, groups: Groups) -> bool:
-        """The names, by their inodes."""
+        """Add the names to their inodes in ``groups``; return True, since the note is then complete."""
         columns = (unpack_names(self.names), unpack_numbers(self.mounts), unpack_numbers(self.inodes))
         for name, mount, inode, size in zip(*columns, unpack_numbers(self.sizes), strict=True):
             found = groups.found.setdefault((mount, inode), Found(size, [], []))
@@ -84,11 +87,12 @@ class LinkNote(OfPlace, code=30, doing="noting links of", is_note=True):
         return True
 
 
-class InodeCopied(OfItem, code=34, doing="noting a copy with links of", is_note=True):
-    """Tells the owner of an inode with several names how others are made that only a resumed job finds.
+class InodeCopied(OfItem, code=34, doing="recording a copy with hard links of", is_note=True):
+    """A note for the owner of an inode with several names: a copy exists, to which names that a resumed job finds are
+    linked.
 
-    Those may be in a directory that could not be read, or that is made anew. Any name of ``item`` may serve to make
-    them; the first of them counts as the copy, even if it has gone.
+    Such names may be in a directory that could not be read, or that is created again. Any name of ``item`` may serve as
+    the origin of further links. The first of them counts as the copy, even if it was removed since.
     """
 
     copy: Copy
@@ -102,33 +106,40 @@ class InodeCopied(OfItem, code=34, doing="noting a copy with links of", is_note=
         return task._replace(phase=int(Phase.COPY), owner=self.home(ranks))
 
     def reduced(self, task: Task, gone: Gone) -> Iterator[Task]:
-        """The first name counts as the copy even if it has gone. What takes its directory's place is another one."""
+        """Yield the note if any of its names still exists.
+
+        The first name counts as the copy even if it was removed. A place whose directory was removed gets the identity
+        ``NOWHERE``, because a directory that is created there later is another one.
+        """
         if gone.kept(self.item.names):
             lost = {place: place._replace(target_id=NOWHERE) for place, _ in self.item.names if gone.has(place)}
             names = tuple((lost.get(place, place), name) for place, name in self.item.names)
             yield task._replace(payload=encode(self._replace(item=self.item._replace(names=names))))
 
     def run(self, rank: Rank, result: Result) -> None:
-        """A note for a resumed job, which puts it into its bucket: held to the end, since names may have to be made
-        anew though nothing has failed."""
+        """Keep the note for a resumed job, or put it into its bucket if an earlier run recorded it.
+
+        It stays pending until the end of the job, because names may have to be created again even if nothing has
+        failed.
+        """
         if result.id[0] < rank.job.run:
             put(self, bucket_of(self.item.inode), rank, result)
         else:
             result.hold()
 
     def gather(self, groups: Groups) -> bool:
-        """The copy; the note stays, for the next run."""
+        """Add the copy to ``groups``; return False, since the note is kept for the next run."""
         groups.copies.setdefault((self.item.mount, self.item.inode), []).append(self)
         return False
 
 
-class GroupLinks(Again, code=31, doing="gathering links"):
-    """Gathers the notes of one bucket into groups."""
+class GroupLinks(Again, code=31, doing="gathering hard links"):
+    """Gathers the notes of one bucket, and spawns tasks that copy or link the names of each inode."""
 
     bucket: int
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        """Everything known of the bucket's inodes is here now."""
+        """Gather all notes of the bucket; no further notes arrive for it in this phase."""
         groups = Groups()
         backlog = rank.own(Buckets).pop(self.bucket)
         while backlog.count:
@@ -147,10 +158,10 @@ class GroupLinks(Again, code=31, doing="gathering links"):
 
 
 def put(task: Kind, bucket: int, rank: Rank, result: Result) -> None:
-    """Puts a task that knows of an inode's names into its bucket, until LINK.
+    """Put a note about the names of an inode into its bucket until the phase LINK.
 
-    Its method ``gather`` adds what it knows to ``Groups``. If it is not done with then, this run may leave something to
-    the next one: it returns False.
+    The ``gather`` method of ``task`` later adds its contents to ``Groups``. If it returns False, the note is not
+    complete then, and is kept for the next run.
     """
     result.hold()
     buckets = rank.own(Buckets)
@@ -162,10 +173,10 @@ def put(task: Kind, bucket: int, rank: Rank, result: Result) -> None:
 
 
 def _copy_or_link(rank: Rank, result: Result, mount: int, inode: int, found: Found, copies: list[InodeCopied]) -> None:
-    """The names become links to a copy that is there, or one of them is copied."""
+    """Link the names to an existing copy, or have one of them copied."""
     size, attempts, names = found
     names.sort()
-    is_new = not any(attempts)  # else its size has been counted
+    is_new = not any(attempts)  # in further attempts its size has been counted already
     links = None
     if any(_has_failed(rank, each, names) for each in copies):
         _add_linked(rank, result, copies, names)
@@ -181,32 +192,42 @@ def _copy_or_link(rank: Rank, result: Result, mount: int, inode: int, found: Fou
 
 
 def _named(item: tuple[Place, bytes] | None) -> tuple[tuple[int, bytes], bytes] | None:
+    """Return the directory and name, without the identities of the directory, for comparisons; None for None."""
     return (item[0].directory, item[1]) if item else None
 
 
 def _is_repaired(result: Result, copied: InodeCopied, names: list[tuple[Place, bytes]]) -> bool:
-    """Is the copy itself among what is copied anew, because it did not verify?"""
+    """Return True if the copy itself is among the names that are copied again because they did not verify
+    (``--repair``).
+    """
     return result.phase >= Phase.REPAIR and not {*map(_named, copied.item.names)}.isdisjoint(map(_named, names))
 
 
 def _has_failed(rank: Rank, copied: InodeCopied, names: list[tuple[Place, bytes]]) -> bool:
-    """Is the copy itself to be made again, and still marked? ``--inplace`` could not bring it to storage then."""
+    """Return True if the copy itself must be made again: ``--inplace`` could not bring it to storage, so it is still
+    marked.
+    """
     place, name = copy = copied.item.names[0]
     if not rank.options.inplace or _named(copy) not in map(_named, names):
         return False
     try:
-        there = existing(rank, place, name)
-        return there is not None and find(there.directory, there.name, there.status) is not None
+        existing_item = existing(rank, place, name)
+        return (
+            existing_item is not None
+            and find(existing_item.directory, existing_item.name, existing_item.status) is not None
+        )
     except Problem:
         return True
 
 
 def _add_linked(rank: Rank, result: Result, copies: list[InodeCopied], names: list[tuple[Place, bytes]]) -> None:
-    """To ``names`` of an inode that is copied anew those that were linked to an earlier copy, and counted."""
-    there = set(map(_named, names))
+    """Add to ``names``, which are copied again, the names that were linked to an earlier copy; these no longer count as
+    links.
+    """
+    present = set(map(_named, names))
     for place, name in (item for copied in copies for item in copied.item.names):
-        if _named((place, name)) not in there:
-            there.add(_named((place, name)))
+        if _named((place, name)) not in present:
+            present.add(_named((place, name)))
             names.append((place, name))
             result.count(counts.HARDLINKS, -1, place)
             finish_again(rank, result, place, result.phase)
@@ -214,7 +235,9 @@ def _add_linked(rank: Rank, result: Result, copies: list[InodeCopied], names: li
 
 
 def _linked(rank: Rank, copied: InodeCopied, names: list[tuple[Place, bytes]]) -> MakeLinks | None:
-    """What makes ``names`` further names of a copy that is there; None if nothing is left of that."""
+    """Return a task that links ``names`` to an existing copy; None if none of the copy's names is
+    that inode any more.
+    """
     for place, name in copied.item.names:
         with suppress(Problem):
             let_go(hold_copy(rank, place, name, copied.copy.made)[0])

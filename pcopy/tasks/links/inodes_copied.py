@@ -1,4 +1,4 @@
-"""InodesCopied: several ``InodeCopied`` of one bucket in one note, each packed as it is by itself."""
+"""InodesCopied: several ``InodeCopied`` notes of one bucket, packed into one note."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pcopy.tasks.base.values import Place, bucket_of
 from pcopy.tasks.links.group_links import InodeCopied
 
 
-class InodesCopied(Note, code=36, doing="noting copies with links"):
-    """Tells the owner of inodes with several names what ``InodeCopied`` tells, whose packed ``notes`` these are."""
+class InodesCopied(Note, code=36, doing="recording copies with hard links"):
+    """A note that contains the packed ``InodeCopied`` ``notes`` of one bucket."""
 
     notes: tuple[bytes, ...]
     bucket: int
@@ -36,11 +36,11 @@ class InodesCopied(Note, code=36, doing="noting copies with links"):
             yield from note.places()
 
     def reduced(self, task: Task, gone: Gone) -> Iterator[Task]:
-        left: list[bytes] = []
+        remaining: list[bytes] = []
         for note, packed in zip(self.held(), self.notes, strict=True):
-            left += (each.payload for each in note.mended(task._replace(payload=packed), gone))
-        if left:
-            yield task._replace(payload=encode(self._replace(notes=tuple(left))))
+            remaining += (each.payload for each in note.mended(task._replace(payload=packed), gone))
+        if remaining:
+            yield task._replace(payload=encode(self._replace(notes=tuple(remaining))))
 
     def run(self, rank: Rank, result: Result) -> None:
         result.hold()
@@ -50,7 +50,7 @@ class InodesCopied(Note, code=36, doing="noting copies with links"):
 
 
 def notes_of(copied: Iterable[InodeCopied]) -> Iterator[Kind]:
-    """One note for each bucket."""
+    """Yield one note for each bucket."""
     buckets: dict[int, list[InodeCopied]] = {}
     for note in copied:
         buckets.setdefault(bucket_of(note.item.inode), []).append(note)

@@ -1,4 +1,4 @@
-"""LinkGroup: of the names of one inode, one is copied; then ``MakeLinks`` links the others to it."""
+"""LinkGroup: copy one of the names of an inode; ``MakeLinks`` then links the other names to it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pcopy.tasks.files.whole_file import Settled, copy_whole, what_stays
 from pcopy.tasks.links.make_links import MakeLinks, copy_here, left_behind, pass_on
 
 AT_ONCE = 64
-"""Links that are made by the task that copies the file; more are a task of their own, for any rank."""
+"""Maximum number of links that the task which copies the file also creates. More links become a task for any rank."""
 
 
 class LinkGroup(OfItem, code=32, doing="copying and linking", is_note=False):
-    """The first name of ``item`` that can be is copied, and the others are linked to it."""
+    """Copies the first name of ``item`` that can be copied, and links the other names to it."""
 
     @property
     def unmade(self) -> Item:
@@ -33,10 +33,13 @@ class LinkGroup(OfItem, code=32, doing="copying and linking", is_note=False):
 
 
 def copy_group(rank: Rank, result: Result, item: Item, first: Settled | Problem | None = None) -> Steps:
-    """Copies the first name that can be copied, and is not kept as it is; its links follow when it is there.
+    """Copy the first name of ``item`` that can be copied and is not kept as it is; create or spawn the links to it.
 
-    The names before it are left behind here: a task for each would carry all that follow. ``first``: what has become of
-    the first one, if that is copied already; it has not been counted.
+    Names that fail are skipped here, one after the other: a task for each attempt would carry all the names that
+    follow.
+
+    Args:
+        first: outcome of the first name if it was copied already (it is not counted yet), else None.
     """
     rest = item
     while True:
@@ -63,7 +66,7 @@ def copy_group(rank: Rank, result: Result, item: Item, first: Settled | Problem 
 
 
 def _link_others(rank: Rank, result: Result, item: Item, settled: Settled) -> Steps:
-    """As ``after_settled``; a few links are made by this task."""
+    """Link the other names to the first one, in this task if they are few; else as ``after_settled``."""
     if rank.options.dry_run:
         from pcopy.tasks.links.foreseen import foresee_links
 
@@ -77,8 +80,9 @@ def _link_others(rank: Rank, result: Result, item: Item, settled: Settled) -> St
 def _copied(
     item: Item, rank: Rank, result: Result, first: Settled | Problem | None
 ) -> Generator[None, None, Settled | None]:
-    """Copies the first name, unless that is done, and counts it, if that is wanted; None for a large file, which has a
-    task of its own. Raises ``Problem``.
+    """Copy the first name, unless ``first`` says that this is done, and count it; raise ``Problem``.
+
+    Return its outcome, or None for a large file, which is copied by a task of its own.
     """
     place, name = item.names[0]
     if isinstance(first, Problem):
@@ -93,6 +97,6 @@ def _copied(
         return copy_one_node(rank, result, item, linked=True)
     if item.size <= SMALL_FILE or rank.options.dry_run:
         return (yield from copy_whole(rank, result, item, linked=True))
-    if rank.options.checksum:  # it is read once
+    if rank.options.checksum:  # ``SplitFile`` compares the contents; so they are read only once
         return None
     return (yield from what_stays(rank, result, item))

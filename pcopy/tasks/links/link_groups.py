@@ -1,6 +1,7 @@
-"""LinkGroups: several inodes with several names each, in columns. What is done with each stands in ``LinkGroup``.
+"""LinkGroups: copy several inodes that have several names each, in columns; ``LinkGroup`` describes what is done with
+each.
 
-Of their first names the kernel copies the plain ones, many at a time.
+The backend copies the first names in batches where this is possible.
 """
 
 from __future__ import annotations
@@ -31,14 +32,22 @@ from pcopy.tasks.files.whole_file import Settled
 from pcopy.tasks.links.link_group import LinkGroup, copy_group
 
 MOST_NAMES = 128
-"""Names of one task, unless they are one inode's."""
+"""Maximum number of names of one task, unless all of them belong to one inode."""
 MOST_BYTES = 4 << 20
-"""Bytes with which a task gets no more inodes."""
+"""Total size in bytes from which on a task gets no further inodes."""
 
 
 class LinkGroups(Kind, code=37, doing="copying and linking", is_note=False):
-    """As ``LinkGroup``, for several items, which are tried for the first time. Their ``names`` lie in the directories
-    ``places`` with the numbers ``lying``; each item has as many of them as ``lengths`` says."""
+    """As ``LinkGroup``, for several items on their first attempt.
+
+    Fields:
+
+    - ``places_of``: the directories in which the names lie.
+    - ``names``: all names, packed, item by item.
+    - ``lying``: for each name the index of its directory in ``places_of``.
+    - ``lengths``: number of names of each item.
+    - ``mounts``, ``inodes``, ``sizes``: one number for each item.
+    """
 
     places_of: tuple[Place, ...]
     names: bytes
@@ -52,7 +61,7 @@ class LinkGroups(Kind, code=37, doing="copying and linking", is_note=False):
         return self.places_of[unpack_numbers(self.lying)[0]], self.names.partition(b"/")[0]
 
     def each(self) -> list[Item]:
-        """The items."""
+        """Return the items."""
         places = (self.places_of[number] for number in unpack_numbers(self.lying))
         names = tuple(zip(places, unpack_names(self.names), strict=True))
         stretches = pairwise(accumulate(unpack_numbers(self.lengths), initial=0))
@@ -64,7 +73,7 @@ class LinkGroups(Kind, code=37, doing="copying and linking", is_note=False):
 
     @classmethod
     def packing(cls, items: list[Item]) -> LinkGroups:
-        """The task for these."""
+        """Return one task for these items."""
         names = [each for item in items for each in item.names]
         numbers: dict[Place, int] = {}
         lying = [numbers.setdefault(place, len(numbers)) for place, _ in names]
@@ -87,6 +96,9 @@ class LinkGroups(Kind, code=37, doing="copying and linking", is_note=False):
         return self.reduced(task, gone) if task.phase == Phase.LINK else iter((task,))
 
     def run(self, rank: Rank, result: Result) -> Steps:
+        """Copy the first names in batches, then process the items one by one. If the rank stops, the remaining items
+        become new tasks.
+        """
         items = self.each()
         copied = yield from _first_names(rank, result, items)
         items.sort(key=lambda item: item not in copied)
@@ -94,27 +106,28 @@ class LinkGroups(Kind, code=37, doing="copying and linking", is_note=False):
             yield from copy_group(rank, result, item, copied.get(item))
             if rank.stop_reason is None:
                 yield None
-            elif item not in copied:  # what has failed is told: a task between two slices would be dropped
+            elif item not in copied:  # end now, since a stopping rank drops a task that has yielded, with its failures
                 for other in items[number:]:
                     result.copy(other)
                 return
 
 
 def _first_names(rank: Rank, result: Result, items: Sequence[Item]) -> Stepwise[dict[Item, Settled | Problem]]:
-    """Copies those small files of which this can be done without care; tells what became of these, and counts nothing.
+    """Copy the first names of small files that the backend can copy in batches; return the outcome of each, and count
+    nothing.
 
-    With the others nothing is done, which finds out why. A ``Problem`` is what the metadata of a copy lack. Raises
-    ``Cancelled``.
+    Files that it cannot copy are left untouched; ``copy_group`` copies them and reports errors. A ``Problem`` as
+    outcome means that the file was copied without some of its metadata. Raise ``Cancelled``.
     """
     copied: dict[Item, Settled | Problem] = {}
-    for place, those in _by_place(rank, items).items():
+    for place, place_items in _by_place(rank, items).items():
         try:
             source, target = rank.open_source(place), rank.open_target(place)
             inherits = inherits_acl(rank, place, target)
             rank.learn_times(target, rank.target_device(place), result.notices)
-        except Problem:  # which each of them tells by itself
+        except Problem:  # ``copy_group`` reports it for each item
             continue
-        found = yield from _found(rank, place, source, those)
+        found = yield from _found(rank, place, source, place_items)
         if found is None:
             continue
         names, good, rows = found
@@ -122,7 +135,7 @@ def _first_names(rank: Rank, result: Result, items: Sequence[Item]) -> Stepwise[
         batch = Copy(source, names, target, plans, rows, inherits=inherits, identified=True)
         if rank.throttle.is_on:
             yield from rank.throttle.spend(sum(rows.size))
-        done = yield from rank.moved(batch)  # if there is no room, the others fail one by one
+        done = yield from rank.moved(batch)  # if the target is full, the remaining files fail one by one
         for row, code in enumerate(done.verdicts.codes):
             made = Identity(place.target_id.mount, done.made[row], done.marks[row])
             if code == Code.DONE:
@@ -139,7 +152,9 @@ def _first_names(rank: Rank, result: Result, items: Sequence[Item]) -> Stepwise[
 
 
 def _by_place(rank: Rank, items: Sequence[Item]) -> dict[Place, list[Item]]:
-    """By the directory of the first name, where nothing can have that name, and the kernel may make it."""
+    """Group those items whose first name lies in a new directory and can be created by the backend,
+    by that directory.
+    """
     places: dict[Place, list[Item]] = {}
     if rank.options.reflink == "always" or rank.options.dry_run:
         return places
@@ -147,20 +162,28 @@ def _by_place(rank: Rank, items: Sequence[Item]) -> dict[Place, list[Item]]:
         place = item.place
         if place.fresh and not rank.job.roots[place.root].item and _is_plain(rank, place):
             places.setdefault(place, []).append(item)
-    return {place: those for place, those in places.items() if make_plan(policy_of(rank, place)) & ~SYNC == Plan.NEW}
+    return {
+        place: place_items
+        for place, place_items in places.items()
+        if make_plan(policy_of(rank, place)) & ~SYNC == Plan.NEW
+    }
 
 
 def _is_plain(rank: Rank, place: Place) -> bool:
-    """Need nobody ask which layout each file gets?"""
+    """Return True if files in this directory need no file layout (striping) of their own."""
     try:
         rank.open_target(place)
         return layout_at(rank, place).is_plain
-    except Problem:  # which each file tells by itself
+    except Problem:  # the task of each file reports it
         return True
 
 
 def _found(rank: Rank, place: Place, source: int, items: list[Item]) -> Stepwise[tuple[bytes, list[Item], Rows] | None]:
-    """The items that are what was found, with their names and what they are now; None if there are none."""
+    """Stat the first names of the items in the source; return the names, items and rows of those that are unchanged
+    regular files.
+
+    Return None if there are none.
+    """
     names = pack_names(item.name for item in items)
     batch = Stat(source, names, VERSION | DEVICE | MODE, follow=rank.options.dereference)
     stated = yield from rank.done(batch)
@@ -179,7 +202,7 @@ def _found(rank: Rank, place: Place, source: int, items: list[Item]) -> Stepwise
 
 
 def groups_of(copies: Iterable[tuple[Item, int]]) -> Iterator[tuple[Kind, int, int]]:
-    """Tasks for items that are to be copied, each with its phase: the task, its cost, and the phase."""
+    """Yield tasks that copy these items, given with their phases: the task, its cost, and the phase."""
     items: list[Item] = []
     names = size = at = 0
     for item, phase in copies:

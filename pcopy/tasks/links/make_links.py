@@ -1,7 +1,7 @@
-"""MakeLinks: an inode's first name is copied; its further names become links to that copy.
+"""MakeLinks: link the further names of an inode to the copy of its first name.
 
-The first name represents the others. If it can't be copied, it is left behind, and the next name takes its place. Names
-that are left behind have failed. They are told when the others are copied or linked.
+The first name represents the inode. If it cannot be copied, the next name takes its place, and the first one has
+failed. Such failures are reported once the other names are copied or linked.
 """
 
 from __future__ import annotations
@@ -47,11 +47,15 @@ UNIDENTIFIED = (
 
 
 class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
-    """Links the names of ``item`` to the first one's ``copy``.
+    """Links the names of ``item`` to the ``copy`` of the first one.
 
-    ``more``: these are further names, and the first name is verified with others. If any have ``failed`` already, the
-    first of them is the first name itself, whose metadata could not all be set. ``copied`` is the name that counts as
-    the copy, where that is another than the first: it was removed since, and may be among those to be made.
+    Fields:
+
+    - ``more``: these are further names of an inode whose first name is verified by another task.
+    - ``item.failed``: if there are any, the first of them is the first name itself, whose metadata could not be set
+      completely.
+    - ``copied``: the name that counts as the copy, if it is not the first name. It was removed since, and may be among
+      the names to be created.
     """
 
     copy: Copy
@@ -62,56 +66,62 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
         return self.reduced(task, gone) if any(map(gone.has, self.places())) else self._told(task, gone)
 
     def reduced(self, task: Task, gone: Gone) -> Iterator[Task]:
+        """Yield what a resumed job does instead of this task if directories of its names were removed.
+
+        If the copy's own directory was removed, or a half-finished link could be taken for a file of the user, the
+        names are copied again. Otherwise the links in the remaining directories are created.
+        """
         item = self.item
-        first, *others = item.names
+        first, *further_names = item.names
         is_first_lost = gone.has(first[0])
-        if gone.keeps and (item.failed or is_first_lost):  # what is linked and not on record would seem the user's
+        # Links that were created but not recorded would be taken for files of the user.
+        if gone.keeps and (item.failed or is_first_lost):
             return looked_at(gone, item, self.copy.made, self.copy.known)
-        if is_first_lost:  # the copy; another name of it, if there is one, is known by a note
-            return iter(gone.released(item, others))
+        if is_first_lost:  # the copy itself was removed; a note records its other names, if it has any
+            return iter(gone.released(item, further_names))
         failed = tuple(each for each in item.failed if not gone.has(each[0]))
-        left = self._replace(item=item._replace(names=(first, *gone.kept(others)), failed=failed))
-        return left._told(task, gone) if len(left.item.names) > 1 or failed or not self.more else iter(())
+        remaining = self._replace(item=item._replace(names=(first, *gone.kept(further_names)), failed=failed))
+        return remaining._told(task, gone) if len(remaining.item.names) > 1 or failed or not self.more else iter(())
 
     def _told(self, task: Task, gone: Gone) -> Iterator[Task]:
-        """The links are made; names of the inode that will be found become links of its copy, too."""
+        """Yield the task, and a note about the copy for names of the inode that a resumed job will find."""
         yield task._replace(payload=encode(self))
         if not (self.more or self.item.failed):
             yield from gone.copied(self.item._replace(names=self.item.names[:1]), self.copy)
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        """Links each further name to the first, which is held, so that it can't become another one meanwhile."""
-        first, *others = self.item.names
+        """Link each further name to the first one, which is kept open so that it cannot be replaced meanwhile."""
+        first, *further_names = self.item.names
         linked, failed = [first], list(self.item.failed)
-        held, lost, why = -1, None, ""
+        copy_fd, problem_met, reason = -1, None, ""
         try:
-            held, is_known = self._hold_any(rank)
-            before = status_of(held)
+            copy_fd, is_known = self._hold_any(rank)
+            before = status_of(copy_fd)
             if not is_known:
-                why = UNIDENTIFIED
+                reason = UNIDENTIFIED
         except Problem as problem:
-            if rank.keeps:  # it may well have been replaced since: the user's stays, and the others get a second copy
-                why = "has been replaced since it was copied: further names are copied again"
+            if rank.keeps:  # replaced by the user since: that file is kept, and the other names get a second copy
+                reason = "has been replaced since it was copied: further names are copied again"
             else:
-                lost = problem
-        if why and others:
-            (result.warn_once if why == UNIDENTIFIED else result.warn)(*first, why)
-            self._copy_again(result, others)
-            others = []
+                problem_met = problem
+        if reason and further_names:
+            (result.warn_once if reason == UNIDENTIFIED else result.warn)(*first, reason)
+            self._copy_again(result, further_names)
+            further_names = []
         refused: list[tuple[Place, bytes]] = []
-        with nullcontext() if held < 0 else held_open(held):
-            for index, (place, name) in enumerate(others):
+        with nullcontext() if copy_fd < 0 else held_open(copy_fd):
+            for index, (place, name) in enumerate(further_names):
                 try:
-                    if lost is not None:
-                        raise lost
-                    if self._link(rank, result, held, before, place, name):
+                    if problem_met is not None:
+                        raise problem_met
+                    if self._link(rank, result, copy_fd, before, place, name):
                         linked.append((place, name))
                 except Problem as problem:
                     if problem.operation == "link" and problem.errno in LINK_REFUSALS:
                         refused.append((place, name))
                         if problem.errno == errno.EMLINK:
-                            refused += others[index + 1 :]
-                            why = _FULL_INODE
+                            refused += further_names[index + 1 :]
+                            reason = _FULL_INODE
                             break
                     elif failed:
                         failed.append((place, name, problem.plain))
@@ -119,11 +129,11 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
                         alone = self._replace(item=self.item._replace(names=(first, (place, name))), more=True)
                         result.fail(place, name, problem, retry=alone)
                 yield None
-            if refused and why:  # links to the second copy are made again
-                result.warn(*first, why)
+            if refused and reason:  # the names are linked to a second copy
+                result.warn(*first, reason)
                 self._copy_again(result, refused)
             elif refused:
-                self._copy_refused(rank, result, held, refused)
+                self._copy_refused(rank, result, copy_fd, refused)
         if failed:
             self._fail_together(rank, result, linked, failed)
             return
@@ -134,6 +144,7 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
             self._verify(rank, result, tuple(linked[self.more :]))
 
     def _verify(self, rank: Rank, result: Result, names: tuple[tuple[Place, bytes], ...]) -> None:
+        """Spawn the task that reads the copy back for all of these names."""
         group, (made, known, chunk, writers) = self.item._replace(names=names), self.copy
         is_link = self.more and not self._is_copied(*names[0])
         counter = counts.HARDLINKS if is_link else counts.of_kind(known.kind)
@@ -146,40 +157,47 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
         result.spawn_elsewhere(verify, known.size, writers[0], phase=result.verify_phase)
 
     def _hold_any(self, rank: Rank) -> tuple[int, bool]:
-        """As ``hold_copy`` of the first name, or of one that an earlier run has made: else it would seem the user's."""
+        """Open the first name as ``hold_copy`` does, or any name of the copy in a resumed job that keeps existing
+        files.
+
+        In such a job a name that an earlier run created would otherwise be taken for the user's. Raise ``Problem``.
+        """
         for place, name in self.item.names if rank.keeps and rank.job.run > 1 and self.copy.made.mark else ():
             with suppress(Problem):
                 return hold_copy(rank, place, name, self.copy.made)
         return hold_copy(rank, *self.item.names[0], self.copy.made)
 
     def _copy_again(self, result: Result, names: list[tuple[Place, bytes]]) -> None:
-        """Copy the first of ``names`` and link the others to that copy."""
+        """Copy the first of ``names``, and link the others to that copy."""
         result.copy(self.item._replace(names=tuple(names), failed=()))
 
-    def _copy_refused(self, rank: Rank, result: Result, held: int, refused: list[tuple[Place, bytes]]) -> None:
-        """Copy the names for which link(2) was refused, which is a warning.
+    def _copy_refused(self, rank: Rank, result: Result, copy_fd: int, refused: list[tuple[Place, bytes]]) -> None:
+        """Copy the names for which link(2) was refused, and warn.
 
-        If the copy that is ``held`` can be linked within its own directory, the refused names lie in another project,
-        subvolume or mount, and are linked to each other where that is possible. Otherwise each becomes a copy.
+        If further links to the copy can be created in its own directory, the refused names lie in another project,
+        subvolume or mount; they are then linked to each other where that is possible. Otherwise each becomes a copy.
+
+        Args:
+            copy_fd: descriptor of the copy.
         """
         for place, name in refused:
             result.warn_once(place, name, NOT_LINKED)
-        if _can_be_linked(rank, held, self.item.place):
+        if _can_be_linked(rank, copy_fd, self.item.place):
             self._copy_again(result, refused)
         else:
             for each in refused:
                 self._copy_again(result, [each])
 
     def _is_copied(self, place: Place, name: bytes) -> bool:
-        """Does this name, which is made, count as the copy?"""
+        """Return True if this name counts as the copy, not as a link."""
         return self.copied is not None and (place.directory, name) == (self.copied[0].directory, self.copied[1])
 
     def _fail_together(
         self, rank: Rank, result: Result, linked: list[tuple[Place, bytes]], failed: list[FailedName]
     ) -> None:
-        """The first name, and with it the inode, lacks some of its metadata; others have failed, too.
+        """Report the names that failed together with the first one, whose inode lacks some metadata.
 
-        A resumed job copies and links all names anew, also those that count as made.
+        A resumed job copies and links all names again, including those that count as created.
         """
         item = self.item
         names = (*linked, *((place, name) for place, name, _ in failed[1:]))
@@ -190,36 +208,39 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
             result.link_again(place)
 
     def _link(
-        self, rank: Rank, result: Result, held: int, before: os.stat_result, place: Place, source_name: bytes
+        self, rank: Rank, result: Result, copy_fd: int, before: os.stat_result, place: Place, source_name: bytes
     ) -> bool:
-        """Makes and counts one link to what is ``held``, or counts what is there as skipped. Was it made?
+        """Create and count one link to the copy, or count an existing item as skipped; return True if the link was
+        created. Raise ``Problem``.
 
-        ``before``: its status when the task began. In a resumed job a file that stays has links of the job's own only
-        if it had been touched then; making one touches it.
+        Args:
+            copy_fd: descriptor of the copy.
+            before: status of the copy when the task began. In a resumed job an existing link belongs to the job only if
+                the copy had been changed by then; creating a link changes its ctime.
         """
         target, name = rank.open_target(place), rank.new_name(place, source_name)
         present = look(target, name)
         if rank.keeps:
-            if not self._link_unasked(rank, result, held, place, source_name, present):
+            if not self._link_unasked(rank, result, copy_fd, place, source_name, present):
                 skipped(rank, result, place, source_name, self.copy.known)
                 return False
         elif present is None:
-            _make(held, target, name)
+            _make(copy_fd, target, name)
         else:
-            like = status_of(held)
+            like = status_of(copy_fd)
             linked = (present.st_dev, present.st_ino) == (like.st_dev, like.st_ino)
-            there = Existing(rank, place, target, name, present)
-            there.refuse_anothers()
+            existing = Existing(rank, place, target, name, present)
+            existing.refuse_anothers()
             if not (linked and rank.job.run > 1 and rank.is_ours(place, before)):
-                if linked or not may_relink(there, like):
+                if linked or not may_relink(existing, like):
                     skipped(rank, result, place, source_name, self.copy.known)
                     return False
-                if rank.options.sequential and not _can_be_linked(rank, held, place):
-                    raise Problem("link", errno.EOPNOTSUPP)  # before what is present is removed
+                if rank.options.sequential and not _can_be_linked(rank, copy_fd, place):
+                    raise Problem("link", errno.EOPNOTSUPP)  # raised before the existing item is removed
                 temporary = name_to_make(rank, target, name, present, like)
-                _make(held, target, temporary)
+                _make(copy_fd, target, temporary)
                 try:
-                    there.back_up(like)
+                    existing.back_up(like)
                     if temporary != name:
                         give_name(target, temporary, name, like.st_ino, present, marked=may_be_marked(rank, present))
                 except Problem:
@@ -240,19 +261,21 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
         return True
 
     def _link_unasked(
-        self, rank: Rank, result: Result, held: int, place: Place, source_name: bytes, present: os.stat_result | None
+        self, rank: Rank, result: Result, copy_fd: int, place: Place, source_name: bytes, present: os.stat_result | None
     ) -> bool:
-        """Makes a link where nothing is replaced unasked; False if what is there, or comes meanwhile, stays."""
+        """Create a link without replacing any item that must be kept; return False if such an item exists or appears.
+        Raise ``Problem``.
+        """
         target, name = rank.open_target(place), rank.new_name(place, source_name)
         if present is None:
             try:
-                _make(held, target, name)
+                _make(copy_fd, target, name)
                 return True
             except Problem as problem:
                 if problem.errno != errno.EEXIST:
                     raise
         item = Unnamed(rank.temporary_names.next(), self.copy.made.inode, self.copy.made.mark)
-        _make(held, target, item.temporary)
+        _make(copy_fd, target, item.temporary)
         named = False
         try:
             named = Naming(rank, place).give(source_name, item, self.copy.known)
@@ -262,25 +285,35 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
         return named
 
 
-def may_relink(there: Existing, like: os.stat_result) -> bool:
-    """A name that has its own copy is no hard link: only who wants to keep what exists keeps that."""
-    if there.rank.options.existing == "changed" and not there.place.fresh:
+def may_relink(existing: Existing, like: os.stat_result) -> bool:
+    """Return True if an existing file, which is a separate copy and no hard link, may be replaced by a link.
+
+    That is the case unless the options keep existing files.
+
+    Args:
+        existing: the existing file.
+        like: status of the file to which the link would lead.
+    """
+    if existing.rank.options.existing == "changed" and not existing.place.fresh:
         return True
-    return there.may_replace(like)
+    return existing.may_replace(like)
 
 
-def _make(held: int, target: int, name: bytes) -> None:
-    """A further name of the very item that is held. (AT_EMPTY_PATH, which needs no /proc, is for root alone.)"""
+def _make(copy_fd: int, target: int, name: bytes) -> None:
+    """Link the open item ``copy_fd`` to ``name``; raise ``Problem``.
+
+    The link is made through /proc/self/fd, because AT_EMPTY_PATH requires CAP_DAC_READ_SEARCH.
+    """
     with failing("link"):
-        patiently(lambda: os.link(handle_of(held), name, dst_dir_fd=target, follow_symlinks=True), INTERRUPTED)
+        patiently(lambda: os.link(handle_of(copy_fd), name, dst_dir_fd=target, follow_symlinks=True), INTERRUPTED)
 
 
-def _can_be_linked(rank: Rank, held: int, place: Place) -> bool:
-    """True if a further name of what is ``held`` can be made in the target directory of ``place``."""
+def _can_be_linked(rank: Rank, copy_fd: int, place: Place) -> bool:
+    """Return True if a link to the open item ``copy_fd`` can be created in the target directory of ``place``."""
     temporary = rank.temporary_names.next()
     try:
         target = rank.open_target(place)
-        _make(held, target, temporary)
+        _make(copy_fd, target, temporary)
         remove(target, temporary)
     except Problem:
         return False
@@ -288,26 +321,28 @@ def _can_be_linked(rank: Rank, held: int, place: Place) -> bool:
 
 
 def copy_here(rank: Rank, made: Identity, known: Known) -> Copy:
-    """What this host has just written, or found."""
+    """Return the ``Copy`` of a file that this host has just written or found."""
     return Copy(made, known, 0, bytes((rank.hosts.here,)))
 
 
 def representative_failed(rank: Rank, result: Result, item: Item, problem: Problem) -> None:
-    """The first name has failed, or waits to be tried again; the next takes its place."""
-    left = left_behind(rank, result, item, problem)
-    if left is not None:
-        pass_on(result, item, left)
+    """Report that the first name of ``item`` has failed; spawn the tasks for the next name, which takes its place."""
+    failed = left_behind(rank, result, item, problem)
+    if failed is not None:
+        pass_on(result, item, failed)
 
 
 def left_behind(rank: Rank, result: Result, item: Item, problem: Problem) -> tuple[FailedName, ...] | None:
-    """The names that have failed, if the next one takes the first one's place, else None.
+    """Return the names that have failed if the next name is to take the place of the first one; None if it is not.
 
-    An inode that changes is tried again with all of its names: one that came later alone would be no link any more.
+    An inode that changes while it is copied is tried again with all of its names: a name that was copied separately
+    would not be a link.
     """
-    made = problem.made if isinstance(problem, MetadataProblem) and not rank.keeps else None  # else it has no name
-    there = status_there(rank, *item.names[0]) if made is not None else None
-    if made is not None and there is not None:  # though not with all of its metadata
-        known = Known(kind_of(there), item.size, b"", Version(item.inode, item.size, 0, 0))  # it has no digest
+    # With ``rank.keeps`` a copy with incomplete metadata has not been named.
+    made = problem.made if isinstance(problem, MetadataProblem) and not rank.keeps else None
+    present = status_there(rank, *item.names[0]) if made is not None else None
+    if made is not None and present is not None:  # the copy exists, without some of its metadata
+        known = Known(kind_of(present), item.size, b"", Version(item.inode, item.size, 0, 0))  # without a digest
         after_representative(rank, result, item, copy_here(rank, made, known), shortcoming=problem)
         return None
     is_again = is_tried_again(problem, item.attempt)
@@ -321,7 +356,7 @@ def left_behind(rank: Rank, result: Result, item: Item, problem: Problem) -> tup
 
 
 def pass_on(result: Result, item: Item, failed: tuple[FailedName, ...]) -> None:
-    """The next name takes the first one's place; if there is none, all that have ``failed`` are told of."""
+    """Have the next name of ``item`` copied. If there is none, report all names that have ``failed``."""
     if item.links:
         result.copy(item._replace(names=item.links, failed=failed))
     elif failed:
@@ -330,7 +365,7 @@ def pass_on(result: Result, item: Item, failed: tuple[FailedName, ...]) -> None:
 
 
 def all_failed(result: Result, item: Item, failed: tuple[FailedName, ...], *, touched: bool) -> None:
-    """A resumed job tries them together, so that they become links of each other."""
+    """Report that all names have failed. A resumed job tries them together, so that they become links to each other."""
     names = tuple((place, name) for place, name, _ in failed)
     together = item._replace(names=names, attempt=max(1, item.attempt), failed=())
     retry = Tried.BY_NAME if len(names) == 1 else together
@@ -338,6 +373,7 @@ def all_failed(result: Result, item: Item, failed: tuple[FailedName, ...], *, to
 
 
 def _still_named(rank: Rank, item: Item) -> bool:
+    """Return True if the first name of ``item`` is still its inode in the source."""
     try:
         return rank.source_status(item.place, item.name).st_ino == item.inode
     except Problem:
@@ -347,7 +383,11 @@ def _still_named(rank: Rank, item: Item) -> bool:
 def after_representative(
     rank: Rank, result: Result, item: Item, copy: Copy, *, shortcoming: Problem | None = None
 ) -> None:
-    """The first name is there, but for the metadata that had the ``shortcoming``; spawns the making of the others."""
+    """Spawn the links for the other names after the first name was copied.
+
+    Args:
+        shortcoming: the problem with the metadata of the first name, if not all of it could be set.
+    """
     if shortcoming is not None and not (item.links or item.failed):
         result.fail(item.place, item.name, shortcoming, item.size)
         return
@@ -367,6 +407,7 @@ def after_representative(
 
 
 def _has_more_names(rank: Rank, item: Item) -> bool:
+    """Return True if a resumed job may find further names of the inode in the source."""
     if not (rank.job.began and rank.options.preserve.links):
         return False
     try:

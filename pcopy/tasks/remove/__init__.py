@@ -1,1 +1,1 @@
-"""Removing trees."""
+"""Tasks that remove directory trees and files."""

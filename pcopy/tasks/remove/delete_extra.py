@@ -1,16 +1,19 @@
-"""ExamineMounts, DeleteExtra, DeleteAmong: what a target directory has and its source lacks is deleted (``--delete``).
+"""ExamineMounts, DeleteExtra, DeleteAmong: delete what a target directory has and its source lacks (``--delete``).
 
-Both sides are listed anew, when all that is to be copied is there. What is deleted becomes ``RemoveNames``, as in prm.
+Both sides are listed again after everything has been copied. Names to delete become ``RemoveNames`` tasks, as in prm.
 
 Rules:
-- A name is deleted only if the source directory, which is open and is the one that was found, was asked for it and has
-  none. What can't be read on either side has failed, and of that directory nothing is deleted.
-- Nothing is deleted in a job of which anything has failed when the phase begins (``CopyDirector``), or in whose source
-  mounts have been removed or added by then, on any host. If a directory cannot be compared later, its rank deletes
+
+- A name is deleted only if the source directory is open, is the one that was found, and does not have that name. A
+  directory that cannot be read on either side has failed, and nothing in it is deleted.
+- Nothing is deleted if anything has failed in the job when the phase begins (``CopyDirector``), or if mounts in its
+  source have been removed or added by then, on any host. If a directory cannot be compared later, its rank deletes
   nothing more, nor do the others as soon as they are notified (``pcopy.tasks.remove.stopping``).
-- A directory of the target is entered only if it is the one that was listed, and never what is mounted there.
-- A name that the target takes for another one of the source (it folds case) stays.
-- What the job itself has made since it began holds nothing that the source lacks: nobody looks into it.
+- A directory of the target is entered only if it is the one that was listed. File systems mounted in the target are
+  never entered.
+- A name that the target file system treats as another name of the source (case folding) is not deleted.
+- Directories that the job itself has created since it began are not examined: they contain nothing that the source
+  lacks.
 """
 
 from __future__ import annotations
@@ -44,14 +47,19 @@ from pcopy.walk.listing import NAMES_AT_ONCE, Listing, NamesSpool, begin_list, s
 EMPTY = "nothing was deleted: the source is empty (--delete-all deletes all the same)"
 
 _NO_DIRECTORY = (errno.ENOTDIR, errno.ELOOP, errno.ENOENT)
-"""Why a name in the target cannot be opened if no directory has it any more: then nothing in it is to be deleted."""
+"""Errors of opening a target directory that mean that it no longer exists, so that nothing in it is to be deleted."""
 
 
 class ExamineMounts(OfPlace, code=169, doing="examining the mounts below", is_note=False):
-    """Examines the mounts below the source ``place``, on one host after another; then ``DeleteExtra`` begins.
+    """Compares the mounts below the source ``place`` with those at the start of the job, on one host after another;
+    then spawns ``DeleteExtra``.
 
-    ``number`` counts the hosts, as ``Rank.leaders`` does. If the mounts of one are not those with which the job began,
-    nothing is deleted on any: its source and that of the other hosts differ. ``counted`` is for ``DeleteExtra``.
+    Fields:
+
+    - ``number``: index of the host, as in ``Rank.leaders``.
+    - ``counted``: passed on to ``DeleteExtra``.
+
+    If the mounts of one host differ, nothing is deleted on any host, because the hosts see different sources.
     """
 
     counted: int = 0
@@ -69,16 +77,19 @@ class ExamineMounts(OfPlace, code=169, doing="examining the mounts below", is_no
 
 
 class DeleteExtra(OfPlace, code=84, doing="deleting from", is_note=False):
-    """Deletes what the target of ``place`` has and its source lacks, there and in all directories below that both have.
+    """Deletes what the target of ``place`` has and its source lacks, there and in all directories below that both sides
+    have.
 
-    The ``source_id`` is NOWHERE: whatever is there now is the source. In COUNT what would go is counted; ``counted`` is
-    what counts no more of what an earlier run has counted: all but what was deleted.
+    The ``source_id`` is ``NOWHERE``: whatever directory exists now is the source. In the phase COUNT, items to delete
+    are only counted. ``counted`` is the number of items that an earlier run has counted and not deleted; it is
+    subtracted from the counter first.
     """
 
     counted: int = 0
     is_found_anew = True
 
     def run(self, rank: Rank, result: Result) -> Steps:
+        """List both sides of the directory; spawn tasks that delete extra names and compare common sub-directories."""
         result.count(counts.TO_DELETE, -self.counted)
         if rank.own(Deletion).is_stopped:
             return
@@ -86,16 +97,16 @@ class DeleteExtra(OfPlace, code=84, doing="deleting from", is_note=False):
             sides = _enter(rank, result, self.place)
             if sides is None:
                 return
-            ours = yield from begin_list(rank.kernel, sides.source, detailed=True)
-            there = yield from begin_list(rank.kernel, sides.target, detailed=True, on_source=False)
-            if not (ours.number or self.place.path or rank.options.delete_all):
+            in_source = yield from begin_list(rank.kernel, sides.source, detailed=True)
+            in_target = yield from begin_list(rank.kernel, sides.target, detailed=True, on_source=False)
+            if not (in_source.number or self.place.path or rank.options.delete_all):
                 raise Problem("readdir", 0, on_source=True, text=EMPTY)
             has_extra = False
-            if ours.is_large or there.is_large:
-                yield from self._spread(rank, result, there, sides.place)
+            if in_source.is_large or in_target.is_large:
+                yield from self._spread(rank, result, in_target, sides.place)
             else:
-                kinds = dict(zip(unpack_names(ours.names, ours.number), ours.listed.kinds, strict=True))
-                has_extra = _sort(rank, result, sides, there.listed, kinds)
+                kinds = dict(zip(unpack_names(in_source.names, in_source.number), in_source.listed.kinds, strict=True))
+                has_extra = _sort(rank, result, sides, in_target.listed, kinds)
         except Problem as problem:
             _not_compared(rank, result, self.place, problem)
             return
@@ -110,7 +121,7 @@ class DeleteExtra(OfPlace, code=84, doing="deleting from", is_note=False):
 
 
 class DeleteAmong(OfPlace, code=85, doing="deleting from", is_note=False):
-    """As ``DeleteExtra``, of these ``names`` of a large directory, with ``kinds`` and ``inodes`` as in ``Listed``."""
+    """As ``DeleteExtra``, for some ``names`` of a large target directory; ``kinds`` and ``inodes`` as in ``Listed``."""
 
     names: bytes
     kinds: bytes
@@ -118,6 +129,7 @@ class DeleteAmong(OfPlace, code=85, doing="deleting from", is_note=False):
     is_found_anew = True
 
     def run(self, rank: Rank, result: Result) -> Steps:
+        """Stat the names in the source; spawn tasks that delete those it lacks and compare common sub-directories."""
         if rank.own(Deletion).is_stopped:
             return
         try:
@@ -132,14 +144,14 @@ class DeleteAmong(OfPlace, code=85, doing="deleting from", is_note=False):
             _not_compared(rank, result, self.place, problem)
             return
         modes = stated.rows.mode
-        ours = {names[row]: _kind_of(modes[row]) for row in verdicts.rows(Code.DONE)}
+        source_kinds = {names[row]: _kind_of(modes[row]) for row in verdicts.rows(Code.DONE)}
         listed = Listed(verdicts, self.names, len(names), self.kinds, unpack_numbers(self.inodes))
-        if _sort(rank, result, _Sides(self.place, source, target), listed, ours) and not only_looks(rank):
+        if _sort(rank, result, _Sides(self.place, source, target), listed, source_kinds) and not only_looks(rank):
             finish_again(rank, result, self.place, result.phase)
 
 
 class _Sides(NamedTuple):
-    """A directory that is open on both sides; ``place`` has both identities."""
+    """A directory that is open on both sides (two descriptors); ``place`` has both identities."""
 
     place: Place
     source: int
@@ -192,121 +204,139 @@ def _mount_problem(source: Directories, path: bytes) -> Problem | None:
 
 
 def _enter(rank: Rank, result: Result, place: Place) -> _Sides | None:
-    """Return None if nothing in it is to be deleted; raise ``Problem`` if the two sides cannot be compared.
+    """Open both sides of a directory; return None if nothing in it is to be deleted. Raise ``Problem`` if they cannot
+    be compared.
 
-    A source that cannot be opened, or is another one, raises it also where a mount was removed or added meanwhile: what
-    the target has below it may be extra, or not.
+    If the source cannot be opened, or is another directory, ``Problem`` is raised even if a mount was removed or added
+    meanwhile: what the target has below it may or may not be extra.
     """
     try:
-        here = _identified(rank, place)
-        rank.sources[place.root].mounted.check_mount(rank.open_source(here))
-        target = rank.open_target(here)
+        known_place = _identified(rank, place)
+        rank.sources[place.root].mounted.check_mount(rank.open_source(known_place))
+        target = rank.open_target(known_place)
     except Problem as problem:
-        is_missing = rank.options.dry_run and problem.errno == errno.ENOENT  # then nothing has made it
+        is_missing = rank.options.dry_run and problem.errno == errno.ENOENT  # a dry run has not created it
         is_lost = problem.on_source and problem.errno == errno.ENOENT  # its names were never compared
         if is_lost or not (place.path or is_missing) or problem.errno not in _NO_DIRECTORY:
             raise
-        return None  # it is no directory any more, or was none
-    if not is_within(rank, here, target):
+        return None  # the target has no directory of this name any more, or never had one
+    if not is_within(rank, known_place, target):
         if not place.path:
             raise Problem("open", 0, text=ELSEWHERE)
-        forget(rank, here)
+        forget(rank, known_place)
         result.warn(place, b"", ELSEWHERE)
         return None
-    is_left_out = here.source_id.mount != rank.sources[place.root].identity(b"").mount
+    is_left_out = known_place.source_id.mount != rank.sources[place.root].identity(b"").mount
     is_new = rank.job.began and birth_of(target) > rank.job.began
-    if is_new or (is_left_out and rank.options.one_file_system):  # of a mount point nothing is copied but itself
+    # With --one-file-system the contents of mount points are not copied.
+    if is_new or (is_left_out and rank.options.one_file_system):
         return None
-    return _Sides(here, rank.open_source(here), target)
+    return _Sides(known_place, rank.open_source(known_place), target)
 
 
 def _identified(rank: Rank, place: Place) -> Place:
-    """With the identities of what is there, as far as they are not known; raises ``Problem``."""
+    """Return ``place`` with the identities of the directories that exist now, as far as they are not known; raise
+    ``Problem``.
+    """
     targets, path, target_id = rank.targets[place.root], rank.below_target(place.root, place.path), place.target_id
     if target_id == NOWHERE:
         target_id = targets.identity(path)
-    elif place.path and not target_id.mark:  # its inode number is that of a listing
+    elif place.path and not target_id.mark:  # its inode number comes from a listing, which may differ from stat(2)
         target_id = targets.listed_identity(path, target_id.inode, target_id.mount, mounts=True)
     return place._replace(source_id=rank.sources[place.root].identity(place.path), target_id=target_id)
 
 
 def _kind_of(mode: int) -> int:
-    """As a listing tells it."""
+    """Return the kind of an item with this mode, as a directory listing gives it; special files count as ``f``."""
     return ord("d") if stat.S_ISDIR(mode) else ord("l") if stat.S_ISLNK(mode) else ord("f")  # or a special file
 
 
 def _resolved(directory: int, name: bytes, kind: int) -> int:
-    """The kind of a listed item, also where the directory does not tell it; raises ``Problem``."""
+    """Return the kind of a listed item, statting it if the directory does not give its kind
+    (``?``); raise ``Problem``.
+    """
     present = look(directory, name) if kind == ord("?") else None
     return kind if present is None else _kind_of(present.st_mode)
 
 
 def _gives_way(rank: Rank, selected: Selected, path: bytes, kind: int) -> bool:
-    """Return True if a directory is deleted because an item of the source, of this ``kind``, has the same ``path``.
+    """Return True if a target directory is deleted because an item of the source, of this ``kind``, has the same
+    ``path``.
 
-    The item waits for that (``Result.fail``), unless ``--existing`` says that what exists may have to be kept: then no
-    name is deleted that the source has.
+    Copying that item waits for the deletion (``Result.fail``). If ``--existing`` may keep existing items, no name is
+    deleted that the source has.
     """
     is_other = kind not in (b"dl" if rank.options.dereference else b"d")
     select = selected.select
-    chooses = select.by_age or select.by_size or selected.excludes(path)  # the item may be none that is copied
+    chooses = select.by_age or select.by_size or selected.excludes(path)  # then the item may not be copied at all
     return is_other and not rank.options.keeps and not chooses
 
 
 class _Sorted(NamedTuple):
-    """Rows of what is in the target: what is to go, and the directories that are looked into."""
+    """Row numbers of a listing of the target: ``going`` are to be deleted, ``below`` are directories to compare."""
 
     going: list[int]
     below: list[int]
 
 
-def _sorted(rank: Rank, sides: _Sides, names: list[bytes], kinds: bytes, ours: Mapping[bytes, int]) -> _Sorted:
-    """Raises ``Problem``."""
-    going: list[int] = []
+def _sorted(rank: Rank, sides: _Sides, names: list[bytes], kinds: bytes, source_kinds: Mapping[bytes, int]) -> _Sorted:
+    """Return which rows are to be deleted, and which are directories to compare; raise ``Problem``.
+
+    Args: names, kinds: the listing of the target.
+        source_kinds: kind of each name of the source, as a listing gives it.
+    """
+    extra: list[int] = []
     below: list[int] = []
     selected = rank.own(Selected)
     folded = cache(lambda: frozenset(map(fold, list_names(sides.source))))
     for row, name in enumerate(names):
-        if name not in ours:
+        if name not in source_kinds:
             if not _is_ours(sides, name, folded):
-                going.append(row)
+                extra.append(row)
         elif _resolved(sides.target, name, kinds[row]) == ord("d"):
             path = os.path.join(sides.place.path, name)
-            if _gives_way(rank, selected, path, _resolved(sides.source, name, ours[name])):
-                if not (rank.options.dry_run and is_empty(sides.target, name)):  # which a copy would have replaced
-                    going.append(row)
+            if _gives_way(rank, selected, path, _resolved(sides.source, name, source_kinds[name])):
+                if not (rank.options.dry_run and is_empty(sides.target, name)):  # a copy would have replaced it
+                    extra.append(row)
             elif not selected.anything or selected.takes_directory(path):
                 below.append(row)
-    return _Sorted(going, below)
+    return _Sorted(extra, below)
 
 
-def _sort(rank: Rank, result: Result, sides: _Sides, there: Listed, ours: Mapping[bytes, int]) -> bool:
-    """Of what is ``there`` in the target, names that are not ``ours`` go; directories that are, are looked into. Does
-    anything go?
+def _sort(rank: Rank, result: Result, sides: _Sides, listed: Listed, source_kinds: Mapping[bytes, int]) -> bool:
+    """Spawn tasks that delete the extra names of the target and compare common directories; return True if any name is
+    deleted.
 
-    So do directories in the way of other items. ``ours`` has the kind of each, as a listing tells it.
+    Names are extra if the source does not have them, or if a directory is in the way of another item.
+
+    Args:
+        listed: listing of the target.
+        source_kinds: kind of each name of the source, as a listing gives it.
     """
-    place, names = sides.place, unpack_names(there.names, len(there.names))
+    place, names = sides.place, unpack_names(listed.names, len(listed.names))
     try:
-        extra, below = _sorted(rank, sides, names, there.kinds, ours)
+        extra, below = _sorted(rank, sides, names, listed.kinds, source_kinds)
     except Problem as problem:
         _not_compared(rank, result, place, problem)
         return False
     for row in below:
-        target_id = Identity(place.target_id.mount, there.inodes[row])
+        target_id = Identity(place.target_id.mount, listed.inodes[row])
         path = os.path.join(place.path, names[row])
         result.spawn(DeleteExtra(Place(place.root, path, NOWHERE, target_id, False, False)), SCAN_COST, expands=True)
     if not extra:
         return False
-    at = place._replace(source_id=place.target_id, target_id=NOWHERE)
-    packed, kinds = pack_names(names[row] for row in extra), bytes(there.kinds[row] for row in extra)
-    inodes = b"".join(there.inodes[row : row + 1].tobytes() for row in extra)
-    result.spawn(RemoveNames(at, NOBODY, packed, kinds, inodes), len(extra) * CALL_COST, expands=True)
+    directory = place._replace(source_id=place.target_id, target_id=NOWHERE)
+    packed, kinds = pack_names(names[row] for row in extra), bytes(listed.kinds[row] for row in extra)
+    inodes = b"".join(listed.inodes[row : row + 1].tobytes() for row in extra)
+    result.spawn(RemoveNames(directory, NOBODY, packed, kinds, inodes), len(extra) * CALL_COST, expands=True)
     return True
 
 
 def _is_ours(sides: _Sides, name: bytes, folded: Callable[[], Container[bytes]]) -> bool:
-    """Does the target take it for another name, which the source has? ``folded`` are those of the source. Raises
-    ``Problem``."""
+    """Return True if the target file system treats ``name`` as another name, which the source has. Raise ``Problem``.
+
+    Args:
+        folded: returns the case-folded names of the source.
+    """
     present = look(sides.target, name)
     return present is not None and answers_to_another(sides.target, name, present) and fold(name) in folded()

@@ -1,7 +1,8 @@
-"""The visitor of a removal by a list: what is listed goes, and nothing else.
+"""The visitor of a removal by a list (prm --from): removes the listed items and nothing else.
 
-A directory goes last, the deepest first, if nothing is in it any more; else it stays, and has failed. Unless listed
-directories go whole (``whole_directories`` of the job's options): then they are removed as a PATH is.
+Directories are removed last, the deepest first, and only if they are empty by then; a directory that is not empty has
+failed. With the option ``whole_directories`` listed directories are removed with all their contents, as PATHs of the
+command line are.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ _ELSEWHERE = "is on another file system than most of the list: list such directo
 
 
 class _Kept:
-    """A rank's one: the directories that are not removed, as (device, inode) on this host."""
+    """The directories that are never removed, one object per rank, as (device, inode) on this host."""
 
     def __init__(self, rank: Rank) -> None:
-        """Raises ``Problem``."""
-        theirs = rank.job.roots[0].source_id[0]
-        ours = status_of(rank.sources[0].open(b"", None)).st_dev
+        """Determine them from the options; raise ``Problem``."""
+        recorded_device = rank.job.roots[0].source_id[0]
+        device_here = status_of(rank.sources[0].open(b"", None)).st_dev
         pairs = rank.options.never_removed
-        self.directories = {(ours if device == theirs else device, inode) for device, inode in pairs}
+        self.directories = {(device_here if device == recorded_device else device, inode) for device, inode in pairs}
 
 
 class ListedRemoval(RemoveVisitor):
-    """Fills ``LaterVisitor``."""
+    """Removes listed items of one directory; implements ``LaterVisitor``."""
 
     def __init__(self, rank: Rank, result: Result, place: Place, attempt: int) -> None:
-        """Raises ``Problem`` if the directory can't be opened."""
+        """Open the directory; raise ``Problem`` if it cannot be opened."""
         directory = rank.open_source(place)
         super().__init__(rank, result, place, directory, status_of(directory).st_dev)
         self._kept = rank.own(_Kept).directories
@@ -59,22 +60,25 @@ class ListedRemoval(RemoveVisitor):
         return range(len(found))
 
     def directories(self, found: Found, rows: Sequence[int]) -> None:
+        """Have directories removed later, when their contents are complete; report those that are never removed."""
         self._tally.found(len(rows))
-        here = []
+        accepted = []
         for row in rows:
             identity = device, _ = found.rows.device[row], found.rows.inode[row]
             if device == self.device and identity not in self._kept:
-                here.append(row)
+                accepted.append(row)
             else:
                 text = OTHER_DEVICE if device != self.device else _NEVER
                 self._fail(found.names[row], Problem("stat", 0, text=text))
         if self._rank.options.whole_directories:
-            self._whole(found, here)
-        elif here:
-            tell_later(self._result, self._place, [found.names[row] for row in here], found.rows.chosen(here))
+            self._whole(found, accepted)
+        elif accepted:
+            tell_later(self._result, self._place, [found.names[row] for row in accepted], found.rows.chosen(accepted))
 
     def _whole(self, found: Found, rows: Sequence[int]) -> None:
-        """These directories go with all that is in them, on the mount of the root."""
+        """Spawn tasks that remove these directories with their contents, as far as they lie on the
+        mount of the root.
+        """
         if rows and not is_within(self._rank, self._place, found.directory):
             for row in rows:
                 self._fail(found.names[row], Problem("stat", 0, text=_ELSEWHERE))
@@ -87,18 +91,18 @@ class ListedRemoval(RemoveVisitor):
         self._tally.unread(len(rows))
 
     def later(self, directory: int, names: bytes, rows: Rows) -> Steps:
-        """Removes those directories that are empty by now. (A dry run takes them all to be.)"""
-        gone = [*range(len(rows))]
-        each = unpack_names(names)
+        """Remove those directories that are empty by now. A dry run assumes that all of them are."""
+        removed = [*range(len(rows))]
+        all_names = unpack_names(names)
         if not only_looks(self._rank):
             verdicts = (yield from remove_batch(self._rank, directory, names, rows)).verdicts
-            problems = {row: problem for row in gone if (problem := problem_of(verdicts, row)) is not None}
-            gone = [row for row in gone if row not in problems]
+            problems = {row: problem for row in removed if (problem := problem_of(verdicts, row)) is not None}
+            removed = [row for row in removed if row not in problems]
             for row, problem in problems.items():
                 if problem.errno == errno.ENOENT:
                     self._tally.found(-1)
                 else:
-                    self._fail(each[row], problem)
-        self._tally.gone([counts.DIRECTORIES] * len(gone))
-        kinds, sizes = [DIRECTORY] * len(gone), [0] * len(gone)
-        self._tally.tell(self._place, [each[row] for row in gone], kinds, sizes)
+                    self._fail(all_names[row], problem)
+        self._tally.gone([counts.DIRECTORIES] * len(removed))
+        kinds, sizes = [DIRECTORY] * len(removed), [0] * len(removed)
+        self._tally.tell(self._place, [all_names[row] for row in removed], kinds, sizes)

@@ -1,6 +1,7 @@
-"""What a copy job never deletes, whatever the source lacks: what belongs to jobs, and what is spared by name.
+"""Names that a copy job never deletes, even if the source lacks them: files that belong to jobs, and items spared by
+name.
 
-Patterns, sizes and ages protect, too: ``RemoveVisitor`` asks for these.
+Patterns, sizes and ages also protect items; ``RemoveVisitor`` checks those.
 """
 
 from __future__ import annotations
@@ -21,20 +22,24 @@ _OF_JOBS = re.compile(
     rb"%b(?:[0-9a-f]+-\d+-\d+\.\d+|[0-9a-f]+-exchanged-\d+-[0-9a-f]{8}|%b[0-9a-f]+)"
     % (re.escape(PREFIX), re.escape(SIDECAR[len(PREFIX) :]))
 )
-"""Names of temporary files (``pcopy.fsio.temporary``), and of marks beside files (``pcopy.fsio.half_written``)."""
+"""Matches the names of temporary files (``pcopy.fsio.temporary``), and of mark files next to files
+(``pcopy.fsio.half_written``).
+"""
 
 _IS_OF_A_JOB = "a temporary file of a pcopy job, which may be running: it was not deleted"
 
 
 def may_be_deleted(rank: Rank, place: Place, name: bytes) -> bool:
-    """By its name: is it neither a temporary file of any job, nor spared?"""
+    """Return True if the name is neither a temporary file of any job nor spared by the options."""
     if name.startswith(PREFIX) and _OF_JOBS.fullmatch(name):
         return False
     return not rank.job.spared or (place.root, os.path.join(place.path, name)) not in rank.job.spared
 
 
 def without_protected(rank: Rank, result: Result, place: Place, listed: Listed) -> Listed:
-    """What may be deleted of names that a target directory ``place`` has: ``listed`` itself, if nothing stays."""
+    """Return the part of ``listed`` that may be deleted from the target directory ``place``; ``listed`` itself if that
+    is all of it.
+    """
     packed = listed.names
     if b"/" + PREFIX not in b"/" + packed and not rank.job.spared:
         return listed

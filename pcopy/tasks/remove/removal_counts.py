@@ -1,7 +1,7 @@
-"""What is counted of a removal: by prm as a copy counts what it has copied, in a copy job as deleted.
+"""Counters of a removal. prm counts removed items as a copy counts copied ones; a copy job counts them as deleted.
 
-What a copy job deletes was never found in its source. But what it cannot delete has failed, and counts as found, too:
-found = copied + skipped + failed.
+Items that a copy job deletes were never found in its source. An item that it cannot delete counts as found and as
+failed, so that found = copied + skipped + failed holds.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pcopy.tasks.base.values import Place
 
 
 def only_looks(rank: Rank) -> bool:
-    """Is nothing removed, but counted?"""
+    """Return True if items are only counted and not removed (dry run, or the phase COUNT)."""
     return rank.options.dry_run or (rank.options.delete and rank.phase == Phase.COUNT)
 
 
 class RemovalCounts:
-    """Of one task's ``result``."""
+    """The counts of the removals of one task, recorded in its ``result``."""
 
     def __init__(self, rank: Rank, result: Result) -> None:
         self._result = result
@@ -34,14 +34,20 @@ class RemovalCounts:
         self._items = NOBODY if counts_first else result.items
 
     def found(self, items: int = 1, size: int = 0) -> None:
-        """Items that are to go; fewer, if they had gone by themselves."""
+        """Count items that are to be removed, with ``size`` bytes together; negative numbers for items that vanished by
+        themselves.
+        """
         if not self._deletes:
             self._result.count(counts.FOUND, items)
             self._result.count(counts.FOUND_BYTES, size)
 
     def gone(self, counters: Iterable[int] | Mapping[int, int], size: int = 0) -> None:
-        """What was removed: the counter of each item, as prm counts it, or how many each counts, and the bytes of the
-        files among them."""
+        """Count removed items.
+
+        Args:
+            counters: the counter of each item, as prm counts it, or a mapping from counters to numbers of items.
+            size: bytes of the regular files among them.
+        """
         by_counter = Counter(counters)
         if self._deletes:
             self._result.count(self._counter, by_counter.total())
@@ -51,29 +57,34 @@ class RemovalCounts:
             self._result.count(counter, number)
 
     def tell(self, place: Place, names: list[bytes], kinds: list[bytes], sizes: list[int]) -> None:
-        """Each of what was removed, or would be (the name ``b""``: the directory itself), to whoever wants to know."""
+        """Report each removed item, or each that would be removed, if the user asked for a report of every item.
+
+        The name ``b""`` means the directory itself.
+        """
         for name, kind, size in zip(names, kinds, sizes, strict=True):
             self._items.did(Action.DELETE, place, name, kind, size)
 
     def failed(self, place: Place, name: bytes, problem: Problem, size: int = 0) -> None:
-        """One that stays, and should not."""
+        """Count and report an item that could not be removed."""
         if self._deletes:
             self._result.fail(place, name, problem, retry=Tried.WHEN_FOUND)
         else:
             self._result.fail(place, name, problem, size, retry=Tried.NEVER)
 
     def stays(self, items: int = 1) -> None:
-        """What is not to go, or has something in it that stays: no failure of its own."""
+        """Count items that are not to be removed, or directories that are kept because of their
+        contents, as skipped.
+        """
         if not self._deletes:
             self._result.count(counts.SKIPPED, items)
 
     def excluded(self, items: int = 1) -> None:
-        """What filters leave."""
+        """Count items that filters exclude from the removal."""
         self.stays(items)
         if not self._deletes:
             self._result.count(counts.EXCLUDED, items)
 
     def unread(self, directories: int) -> None:
-        """So many more that are not read yet."""
+        """Add to the number of directories that are found and not yet read (may be negative)."""
         if not self._deletes:
             self._result.count(counts.UNSCANNED, directories)

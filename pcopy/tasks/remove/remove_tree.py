@@ -1,14 +1,18 @@
-"""RemoveNames, RemoveDir and PartRemoved: names go in batches, and a directory once nothing is in it.
+"""RemoveNames, RemoveDir and PartRemoved: remove names in batches, and a directory once it is empty.
 
-Any rank may run a batch or a directory. Whoever has found directories in one waits for a note about each of them. The
-last note is the end of what was waited for: then an emptied directory goes, and the one who waits for that is told.
+Any rank may run the task for a batch or a directory. The rank that has found directories inside a part waits for a note
+(``PartRemoved``) about each of them. After the last note it removes the empty directory, and notifies the rank that
+waits for that one.
 
 Rules:
-- A directory is entered from the one around it, never through a symbolic link, and only if it is the one that was
-  found, on the mount of its root. Anything else stays, and has failed.
-- All names of a directory are listed before the first of them goes: a listing may skip names while others go.
-- An item goes only if it is the one that was found. What has gone by itself was never found.
-- A directory that holds what could not be removed stays, and is no failure of its own: it counts as skipped.
+
+- A directory is entered from its parent, never through a symbolic link, and only if it is the one that was found, on
+  the mount of its root. Anything else is not removed and has failed.
+- All names of a directory are listed before the first of them is removed, because readdir(3) may skip names while
+  others are removed.
+- An item is removed only if it is the one that was found. An item that vanished meanwhile does not count as found.
+- A directory that contains items which could not be removed is not removed. It is no failure of its own: it counts as
+  skipped.
 """
 
 from __future__ import annotations
@@ -48,32 +52,41 @@ from pcopy.walk.listing import NAMES_AT_ONCE, Listing, NamesSpool, begin_list, s
 from pcopy.walk.visitor import visit
 
 NOBODY = (-1, -1, -1)
-"""A PATH of the command line: nobody waits for it."""
+"""Value of ``awaited`` for a PATH of the command line, for which no rank waits."""
 
-ELSEWHERE = "something is mounted here: it stays"
+ELSEWHERE = "a file system is mounted here: not removed"
+"""The message for a directory on which another file system is mounted."""
 
 
 class _Part(OfPlace):
-    """A part of the directory ``place``, or all of it, for whose end a rank may wait: that rank, a number under which
-    it does, and the run. In a later run nobody waits any more: who has waited begins anew then."""
+    """A task that removes the directory ``place``, or a part of it, and for whose end a rank may wait.
+
+    ``awaited`` names that rank, the number under which it waits, and the run. In a later run no rank waits any more,
+    since the waiting task is started again there.
+    """
 
     awaited: tuple[int, int, int]
     is_found_anew = True
     counts_when_cut = True
 
     def settled(self, rank: Rank, result: Result, *, left: bool) -> None:
-        """All that was found in it has gone, on whatever rank, or something is ``left``."""
+        """Complete this part after all directories found in it were processed, on whatever rank. ``left`` is True if
+        any item was not removed.
+        """
         self.end(rank, result, left=left)
 
     def end(self, rank: Rank, result: Result, *, left: bool) -> None:
+        """Notify the waiting rank that this part is complete."""
         owner, number, run = self.awaited
         if run == rank.job.run:
             result.spawn(PartRemoved(number, left, run), owner=owner)
 
 
 class RemoveNames(_Part, code=80, doing="removing files of", is_note=False):
-    """Removes ``names`` (joined by slashes) of a directory, with all that is below them. ``awaited``: the rank that
-    waits for their end, and the number under which it does. ``kinds`` and ``inodes`` as in ``Listed``, or empty."""
+    """Removes ``names`` (joined by slashes) of a directory, with all that is below them.
+
+    ``awaited`` as in ``_Part``. ``kinds`` and ``inodes`` are as in ``Listed``, or empty.
+    """
 
     names: bytes
     kinds: bytes = b""
@@ -84,6 +97,7 @@ class RemoveNames(_Part, code=80, doing="removing files of", is_note=False):
         return self.operation_count * (self.names.count(b"/") + 1)
 
     def run(self, rank: Rank, result: Result) -> Steps:
+        """Remove the names, and notify the waiting rank if nothing is pending then."""
         if rank.options.delete and rank.own(Deletion).is_stopped:
             self.end(rank, result, left=True)
             return
@@ -103,14 +117,21 @@ class RemoveNames(_Part, code=80, doing="removing files of", is_note=False):
 
 
 class RemoveDir(_Part, code=81, doing="removing", is_note=False):
-    """Removes the directory ``place``, which lies in ``parent``, with all that is in it, unless that has gone already:
-    then it ``is_empty``. ``awaited`` as for ``RemoveNames``. It ``stays`` if only what is in it is selected."""
+    """Removes the directory ``place``, which lies in ``parent``, with its contents.
+
+    Fields:
+
+    - ``awaited``: as in ``_Part``.
+    - ``is_empty``: the contents have been removed already.
+    - ``stays``: only the contents are selected for removal, not the directory itself.
+    """
 
     parent: Place
     is_empty: bool = False
     stays: bool = False
 
     def run(self, rank: Rank, result: Result) -> Steps:
+        """Remove the contents, and the directory itself if nothing is pending then; notify the waiting rank."""
         unread = None
         if rank.options.delete and not self.is_empty and rank.own(Deletion).is_stopped:
             self.end(rank, result, left=True)
@@ -128,7 +149,7 @@ class RemoveDir(_Part, code=81, doing="removing", is_note=False):
                 if problem.errno != errno.EACCES:
                     self._failed(rank, result, problem)
                     return
-                unread = problem  # what can't be read may be empty
+                unread = problem  # a directory without read permission may be empty: try to remove it
             else:
                 if not (yield from _remove_names(rank, result, directory, device, listing.listed, self)):
                     return
@@ -145,6 +166,7 @@ class RemoveDir(_Part, code=81, doing="removing", is_note=False):
             self._failed(rank, result, unread if unread and problem_met.errno == errno.ENOTEMPTY else problem_met)
 
     def _remove(self, rank: Rank) -> Stepwise[Problem | None]:
+        """Remove the empty directory; return a ``Problem`` if that failed, else None."""
         place, parent = self.place, self.parent
         try:
             if rank.options.backup:
@@ -152,16 +174,18 @@ class RemoveDir(_Part, code=81, doing="removing", is_note=False):
 
                 rank.own(Backup).keep_directory(place, opened(rank, place))
             forget(rank, place)
-            around = opened(rank, parent)
+            parent_fd = opened(rank, parent)
         except Problem as problem:
             return problem
         rows = Rows(1, MODE | INODE)
         rows.mode[0], rows.inode[0] = stat.S_IFDIR, place.source_id.inode
-        removed = yield from remove_batch(rank, around, os.path.basename(place.path), rows)
+        removed = yield from remove_batch(rank, parent_fd, os.path.basename(place.path), rows)
         return problem_of(removed.verdicts, 0)
 
     def _stays(self, rank: Rank, result: Result, *, left: bool) -> None:
-        """Which is no failure of its own: something is ``left`` in it, or it is not selected itself."""
+        """Count the directory as not removed, because an item in it remains (``left``) or it is not selected itself.
+        This is no failure.
+        """
         removal = RemovalCounts(rank, result)
         if left:
             removal.stays()
@@ -170,7 +194,7 @@ class RemoveDir(_Part, code=81, doing="removing", is_note=False):
         self.end(rank, result, left=True)
 
     def _failed(self, rank: Rank, result: Result, problem: Problem) -> None:
-        """It could not be removed, unless it has gone by itself."""
+        """Count and report that the directory could not be removed, unless it vanished meanwhile."""
         has_gone = problem.errno == errno.ENOENT
         if has_gone:
             RemovalCounts(rank, result).found(-1)
@@ -188,8 +212,12 @@ class RemoveDir(_Part, code=81, doing="removing", is_note=False):
 
 
 class RemoveDirs(_Part, code=86, doing="removing directories of", is_note=False):
-    """Removes the directories ``names`` of ``place``, which have these ``inodes`` (8 bytes each), with all that is in
-    them: at once those that hold nothing but files, the others one by one. ``awaited`` as for ``RemoveNames``."""
+    """Removes the sub-directories ``names`` of ``place`` with their contents; ``inodes`` are their inode numbers (8
+    bytes each).
+
+    Directories that contain only files are removed by a batch of the backend, the others one by one. ``awaited`` as in
+    ``_Part``.
+    """
 
     names: bytes
     inodes: bytes
@@ -199,43 +227,52 @@ class RemoveDirs(_Part, code=86, doing="removing directories of", is_note=False)
         return self.operation_count * (self.names.count(b"/") + 1)
 
     def run(self, rank: Rank, result: Result) -> Steps:
+        """Remove directories in batches of the backend; those that it cannot remove become tasks of their own."""
         names, inodes = unpack_names(self.names), unpack_numbers(self.inodes)
-        at, left = 0, list[int]()
+        at, remaining = 0, list[int]()
         try:
             directory, device = _enter(rank, self.place)
-        except Problem:  # which each tells by itself
-            at, left = len(names), [*range(len(names))]
+        except Problem:  # the task of each directory reports it
+            at, remaining = len(names), [*range(len(names))]
         end, at_once = time.monotonic() + LONG, rank.own(AtOnce)
         while at < len(names) and (not at or (are_entered_at_once(rank) and time.monotonic() < end)):
-            some, began = slice(at, at + at_once.number), time.monotonic()
-            numbers = array("Q", inodes[some])
-            batch = RemoveWithin(directory, pack_names(names[some]), numbers, device, NAMES_AT_ONCE - 1)
+            batch_rows, began = slice(at, at + at_once.number), time.monotonic()
+            numbers = array("Q", inodes[batch_rows])
+            batch = RemoveWithin(directory, pack_names(names[batch_rows]), numbers, device, NAMES_AT_ONCE - 1)
             done = yield from rank.counted(batch, partial(_count, RemovalCounts(rank, result)))
             at_once.took(time.monotonic() - began)
-            left += [at + row for row, code in enumerate(done.verdicts.codes) if code != Code.DONE]
-            at = some.stop
-        self._leave(rank, result, names, inodes, left, at)
+            remaining += [at + row for row, code in enumerate(done.verdicts.codes) if code != Code.DONE]
+            at = batch_rows.stop
+        self._leave(rank, result, names, inodes, remaining, at)
 
     def _leave(
-        self, rank: Rank, result: Result, names: Sequence[bytes], inodes: Sequence[int], left: Sequence[int], at: int
+        self,
+        rank: Rank,
+        result: Result,
+        names: Sequence[bytes],
+        inodes: Sequence[int],
+        remaining: Sequence[int],
+        at: int,
     ) -> None:
-        """The directories in the rows ``left``, and all from the row ``at``, are for other tasks."""
-        rest = [slice(at + some.start, at + some.stop) for some in shares(rank, len(names) - at)]
-        if not (left or rest):
+        """Spawn tasks for the directories in the rows ``remaining``, and for all from the row ``at`` on. If there are
+        none, notify the waiting rank.
+        """
+        rest = [slice(at + rows.start, at + rows.stop) for rows in shares(rank, len(names) - at)]
+        if not (remaining or rest):
             self.end(rank, result, left=False)
             return
-        awaited, around = rank.own(PartLedger).wait(self, len(left) + len(rest), result), self.place
-        for row in left:
-            identity = Identity(around.source_id.mount, inodes[row])
-            below = Place(around.root, os.path.join(around.path, names[row]), identity, NOWHERE, False, False)
-            result.spawn(RemoveDir(below, awaited, around), SCAN_COST, expands=True)
-        for some in rest:
-            others = RemoveDirs(around, awaited, pack_names(names[some]), pack_numbers([*inodes[some]]))
-            result.spawn(others, len(names[some]) * SCAN_COST, expands=True)
+        awaited, parent = rank.own(PartLedger).wait(self, len(remaining) + len(rest), result), self.place
+        for row in remaining:
+            identity = Identity(parent.source_id.mount, inodes[row])
+            below = Place(parent.root, os.path.join(parent.path, names[row]), identity, NOWHERE, False, False)
+            result.spawn(RemoveDir(below, awaited, parent), SCAN_COST, expands=True)
+        for rows in rest:
+            task = RemoveDirs(parent, awaited, pack_names(names[rows]), pack_numbers([*inodes[rows]]))
+            result.spawn(task, len(names[rows]) * SCAN_COST, expands=True)
 
 
 def _count(removal: RemovalCounts, done: DoneWithin) -> None:
-    """Directories were found before."""
+    """Count the removed contents of directories; the directories themselves were counted as found before."""
     sums = done.sums
     removal.found(sums.files + sums.links + sums.others, sums.bytes)
     removal.unread(-sums.directories)
@@ -248,9 +285,12 @@ def _count(removal: RemovalCounts, done: DoneWithin) -> None:
     removal.gone(numbers, sums.bytes)
 
 
-class PartRemoved(Note, code=83, doing="noting what is removed"):
-    """Tells the rank that waits under ``number`` that a part is settled; ``left``: something of it stays. Nobody waits
-    in another run than that ``of_run``."""
+class PartRemoved(Note, code=83, doing="recording removals in"):
+    """A note for the rank that waits under ``number``: a part is complete; ``left`` is True if an item of it was not
+    removed.
+
+    It is ignored in any other run than ``of_run``, since no rank waits there.
+    """
 
     number: int
     left: bool
@@ -263,21 +303,21 @@ class PartRemoved(Note, code=83, doing="noting what is removed"):
 
 
 class _Waiting(NamedTuple):
-    """A ``part`` with directories in it; ``left``: something of them stays."""
+    """A ``part`` whose directories are not complete yet; ``left`` is True if an item of them was not removed."""
 
     part: _Part
     left: bool
 
 
 class PartLedger(Ledger[int, _Waiting, PartRemoved]):
-    """What a rank waits for, by numbers of its own."""
+    """The parts for which a rank waits, by numbers that it assigns."""
 
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank)
         self._numbers = count()
 
     def wait(self, part: _Part, parts: int, result: Result, *, left: bool = False) -> tuple[int, int, int]:
-        """From now on so many ``parts`` of ``part`` are awaited, by this rank; returns what they have to know."""
+        """Wait for this many ``parts`` of ``part``; return the value of ``awaited`` for their tasks."""
         number = next(self._numbers)
         self.open(number, _Waiting(part, left), parts, result)
         return self._rank.number, number, self._rank.job.run
@@ -291,15 +331,17 @@ class PartLedger(Ledger[int, _Waiting, PartRemoved]):
 
 
 def opened(rank: Rank, place: Place) -> int:
-    """The directory of which something is removed: of a copy job that of the target, which has the ``source_id`` of
-    such a place; raises ``Problem``."""
+    """Return the descriptor of the directory whose contents are removed; raise ``Problem``.
+
+    In a copy job this is a directory of the target, whose identity stands in ``place.source_id``.
+    """
     if rank.options.delete:
         return rank.targets[place.root].open(rank.below_target(place.root, place.path), place.source_id)
     return rank.sources[place.root].open(place.path, place.source_id)
 
 
 def forget(rank: Rank, place: Place) -> None:
-    """It is not kept open any more."""
+    """Close the cached descriptor of the directory."""
     if rank.options.delete:
         rank.targets[place.root].forget(rank.below_target(place.root, place.path))
     else:
@@ -307,16 +349,17 @@ def forget(rank: Rank, place: Place) -> None:
 
 
 def is_within(rank: Rank, place: Place, directory: int) -> bool:
-    """Does the open directory lie on the mount of its root? Raises ``Problem``."""
+    """Return True if the open directory lies on the mount of its root; raise ``Problem``."""
     top = rank.descriptors[place.root]
     with failing("open"):
         return mount_number(directory) == mount_number(top.target if rank.options.delete else top.source)
 
 
 def _enter(rank: Rank, place: Place) -> tuple[int, int]:
-    """The directory, open, and its device; raises ``Problem`` if another one is there, or another mount.
+    """Open the directory and return its descriptor and device; raise ``Problem`` if another directory or mount is
+    there.
 
-    One of ours from which a copy job is to delete may lack permissions for us, which we add.
+    In a copy job that deletes, missing owner permissions are added first if this process owns the directory.
     """
     if rank.options.delete and not only_looks(rank):
         let_us_into(rank, place)
@@ -330,7 +373,9 @@ def _enter(rank: Rank, place: Place) -> tuple[int, int]:
 def _remove_names(
     rank: Rank, result: Result, directory: int, device: int, listed: Listed, part: _Part
 ) -> Stepwise[bool]:
-    """Removes what is no directory at once; the directories among the names are waited for. Has all gone now?"""
+    """Remove the listed items that are no directories, and spawn tasks for the directories; return True if nothing
+    remains or is pending.
+    """
     visitor = RemoveVisitor(rank, result, part.place, directory, device)
     if rank.options.delete:
         deletable = without_protected(rank, result, part.place, listed)
@@ -355,23 +400,24 @@ def _remove_names(
 
 
 def _go_at_once(rank: Rank, visitor: RemoveVisitor) -> bool:
-    """Does the kernel remove several directories in one call?"""
+    """Return True if the backend may remove several directories in one call."""
     if len(visitor.below) < 2 or not are_entered_at_once(rank):
         return False
     return not (rank.options.delete or visitor.selected.anything)
 
 
 def _spawn_dirs(rank: Rank, result: Result, visitor: RemoveVisitor, part: _Part) -> None:
+    """Spawn ``RemoveDirs`` tasks for the directories that ``visitor`` has found."""
     parts = [visitor.below[share] for share in shares(rank, len(visitor.below))]
     awaited = rank.own(PartLedger).wait(part, len(parts), result, left=visitor.left)
-    for some in parts:
-        inodes = pack_numbers([each.source_id.inode for each in some])
-        names = pack_names(os.path.basename(each.path) for each in some)
-        result.spawn(RemoveDirs(part.place, awaited, names, inodes), len(some) * SCAN_COST, expands=True)
+    for directories in parts:
+        inodes = pack_numbers([each.source_id.inode for each in directories])
+        names = pack_names(os.path.basename(each.path) for each in directories)
+        result.spawn(RemoveDirs(part.place, awaited, names, inodes), len(directories) * SCAN_COST, expands=True)
 
 
 def _spread(rank: Rank, result: Result, listing: Listing, part: RemoveDir) -> Steps:
-    """All ranks remove the names of a large directory; raises ``Problem`` if it can't be read to its end."""
+    """Spawn tasks for all names of a large directory; raise ``Problem`` if it cannot be read completely."""
     spool = NamesSpool(rank.open_spool)
     yield from spread(listing, spool)
     awaited = rank.own(PartLedger).wait(part, spool.number, result)

@@ -1,7 +1,7 @@
-"""Deletion (``--delete``) stops on all ranks when one of them could not compare a directory with its source.
+"""Stops the deletion (``--delete``) on all ranks when one rank could not compare a directory with its source.
 
-What a mirror deletes after that might be right, since each directory is compared by itself. But a source that changes
-while it is compared, as when a mount below it is removed, is not one to delete by.
+Each directory is compared separately, so deleting further might still be right. But a source that changes while it is
+compared, for instance because a mount below it is removed, is not a reliable basis for deleting.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from pcopy.tasks.base.result import Result
 
 
 class Deletion:
-    """Whether a rank may go on deleting (``Rank.own``)."""
+    """Records on each rank whether it may continue to delete (``Rank.own``)."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self.is_stopped = False
 
     def stop(self, result: Result) -> None:
-        """Stop the deletion on this rank, and notify the others; in COUNT nothing is deleted afterwards anyway."""
+        """Stop the deletion on this rank, and notify the others. In the phase COUNT this does nothing: nothing is
+        deleted after a failure anyway.
+        """
         if self.is_stopped or self._rank.phase != Phase.DELETE:
             return
         self.is_stopped = True
@@ -30,7 +32,7 @@ class Deletion:
 
 
 class StopDeletion(Note, code=166, doing="stopping the deletion"):
-    """Stops the deletion on one rank, in the run ``of_run``: a later run compares the trees again."""
+    """A note that stops the deletion on one rank in the run ``of_run``; a later run compares the trees again."""
 
     of_run: int
     is_found_anew = True

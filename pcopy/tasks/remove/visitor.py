@@ -1,4 +1,4 @@
-"""The visitor of a removal: files, links and nodes go at once, in batches; directories are told to whoever looks."""
+"""The visitor of a removal: removes files, links and special files in batches; collects directories for the caller."""
 
 from __future__ import annotations
 
@@ -29,16 +29,24 @@ from pcopy.tasks.files.existing import look
 from pcopy.tasks.remove.removal_counts import RemovalCounts, only_looks
 from pcopy.walk.visitor import Found
 
-_REPLACED = "another item has taken its name since it was found: it stays"
-OTHER_DEVICE = "another file system is mounted here, or it is a subvolume: it stays"
+_REPLACED = "another item has taken its name since it was found: not removed"
+OTHER_DEVICE = "another file system is mounted here, or it is a subvolume: not removed"
 
 
 def remove_batch(
     rank: Rank, directory: int, packed: bytes, rows: Rows, count: Callable[[Removed], None] = lambda removed: None
 ) -> Stepwise[Removed]:
-    """``count`` is told of what is removed, whatever happens to the task."""
+    """Remove the items of a batch and return the result; ``count`` receives the result even if the task is dropped
+    meanwhile.
+
+    Args:
+        directory: descriptor of the directory.
+        packed: names of the items.
+        rows: status of each item as it was found.
+    """
     batch = Remove(directory, packed, rows, rank.deleted() if rank.options.delete else None)
-    if len(rows) == 1 and rank.kernel.works_here:  # a directory, as a rule: a batch would take longer than the call
+    # A single row is usually a directory: submitting a batch would take longer than the system call.
+    if len(rows) == 1 and rank.kernel.works_here:
         alone = Removing(batch)
         alone.run(0, 1)
         count(alone.result)
@@ -47,7 +55,7 @@ def remove_batch(
 
 
 def problem_of(verdicts: Verdicts, row: int) -> Problem | None:
-    """Why that row was not removed; None if it was."""
+    """Return why the item of that row was not removed; None if it was."""
     code = verdicts.codes[row]
     if code == Code.DONE:
         return None
@@ -55,15 +63,17 @@ def problem_of(verdicts: Verdicts, row: int) -> Problem | None:
 
 
 _PLAIN = {ord("f"): counts.FILES, ord("l"): counts.SYMLINKS}
-"""What the directory itself tells enough of, and what is counted."""
+"""Kinds of items that are removed without a stat(2), as the listing says enough about them; with their counters."""
 
 
 _SIZED = (stat.S_IFREG, stat.S_IFDIR)
-"""What a size says something about, and what is entered for that."""
+"""File types to which a size filter applies: regular files, and directories, which are entered."""
 
 
 class RemoveVisitor:
-    """A ``Visitor``: removes all but directories; those are ``below``. ``left``: something stays."""
+    """A ``Visitor`` that removes all items but directories, which it collects in ``below``. ``left`` is True if any
+    item is not removed.
+    """
 
     links_apart = False
 
@@ -76,12 +86,12 @@ class RemoveVisitor:
         self.device: int | None = device
         self.selected = rank.own(Selected)
         self._is_path = not (rank.options.delete or place.path)
-        """Are these the PATHs of prm's command line?"""
+        """True if the names are the PATHs of prm's command line."""
         self._below_path = place.path if rank.options.delete else place.path.partition(b"/")[2]
-        """The directory's path below the root of a copy, or below such a PATH."""
+        """Path of the directory below the root of a copy, or below the PATH of prm."""
         self.below: list[Place] = []
         self.staying: set[Place] = set()
-        """Those among them of which only the contents may go."""
+        """The directories of ``below`` of which only the contents may be removed."""
         self.left = False
         self._items: list[tuple[Found, Sequence[int]]] = []
 
@@ -95,7 +105,7 @@ class RemoveVisitor:
             self._fail(name, problem)
 
     def _leave(self, items: int) -> None:
-        """So many are not selected."""
+        """Count this many items as not selected."""
         self.left = True
         self._tally.excluded(items)
 
@@ -107,25 +117,29 @@ class RemoveVisitor:
         self._tally.failed(self._place, name, problem, size)
 
     def chosen(self, found: Found) -> Iterable[int]:
+        """Return the rows to remove; count all others as excluded by the filters."""
         if not self.selected.anything:
             return range(len(found))
         rows = [
             *filter(partial(self._is_chosen, found, {*self.selected.rows(self._below_path, found)}), range(len(found)))
         ]
-        others = len(found) - len(found.problems) - sum(row not in found.problems for row in rows)
-        if others:
-            self._tally.found(others)
-            self._leave(others)
+        excluded = len(found) - len(found.problems) - sum(row not in found.problems for row in rows)
+        if excluded:
+            self._tally.found(excluded)
+            self._leave(excluded)
         return rows
 
     def _is_chosen(self, found: Found, selected: set[int], row: int) -> bool:
-        """A directory that is a PATH itself is; by its size only a file."""
+        """Return True if the item of that row is selected. A directory that is a PATH always is; size filters select
+        regular files only.
+        """
         mode = found.rows.mode[row]
         if stat.S_ISDIR(mode) and self._is_path:
             return True
         return row in selected and not (self.selected.select.by_size and stat.S_IFMT(mode) not in _SIZED)
 
     def directories(self, found: Found, rows: Sequence[int]) -> None:
+        """Collect directories to remove later, except mount points, which are reported."""
         self._tally.found(len(rows))
         for row in rows:
             name = found.names[row]
@@ -140,7 +154,7 @@ class RemoveVisitor:
                 self.staying.add(below)
 
     def _mounted(self, name: bytes, problem: Problem) -> None:
-        """What a copy job would delete stays without a failure: that is what users are promised."""
+        """Record that ``name`` is a mount point: a warning in a copy job (as documented), a failure in prm."""
         if self._rank.options.delete:
             self.left = True
             self._result.warn(self._place, name, OTHER_DEVICE)
@@ -148,10 +162,10 @@ class RemoveVisitor:
             self._fail(name, problem)
 
     def _is_mount(self, name: bytes) -> bool:
-        """Is something mounted at a file?"""
+        """Return True if something is mounted on the file ``name``."""
         flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-        with suppress(OSError), held_open(open_patiently(name, flags, dir_fd=self._directory)) as there:
-            return mount_number(there) != mount_number(self._directory)
+        with suppress(OSError), held_open(open_patiently(name, flags, dir_fd=self._directory)) as file:
+            return mount_number(file) != mount_number(self._directory)
         return False
 
     def small_files(self, found: Found, rows: Sequence[int]) -> None:
@@ -167,33 +181,33 @@ class RemoveVisitor:
                 yield from self._remove(pack_names(map(found.names.__getitem__, rows)), found.rows.chosen(rows))
 
     def remove_plain(self, listed: Listed) -> Stepwise[bytes]:
-        """Removes files and symbolic links by the inodes that the directory tells; returns the other names.
+        """Remove files and symbolic links by the inode numbers in the listing; return the other names, packed.
 
-        So does one that has another inode: something is mounted there, or another item has taken its name.
+        A name with another inode number than the listing says is returned, too: it is a mount point, or was replaced.
         """
         kinds, names = listed.kinds, listed.names
-        plain = [row for row, kind in enumerate(kinds) if kind in _PLAIN]
-        if not plain:
+        direct = [row for row, kind in enumerate(kinds) if kind in _PLAIN]
+        if not direct:
             return names
-        rows, others = Rows(len(kinds), INODE), b""
+        rows, other_names = Rows(len(kinds), INODE), b""
         rows.inode = listed.inodes
-        if len(plain) < len(kinds):
+        if len(direct) < len(kinds):
             each = unpack_names(names)
-            others = pack_names(name for name, kind in zip(each, kinds, strict=True) if kind not in _PLAIN)
-            names, rows = pack_names(map(each.__getitem__, plain)), rows.chosen(plain)
-            kinds = bytes(map(kinds.__getitem__, plain))
+            other_names = pack_names(name for name, kind in zip(each, kinds, strict=True) if kind not in _PLAIN)
+            names, rows = pack_names(map(each.__getitem__, direct)), rows.chosen(direct)
+            kinds = bytes(map(kinds.__getitem__, direct))
         verdicts = (
             yield from remove_batch(self._rank, self._directory, names, rows, partial(self._count_plain, kinds))
         ).verdicts
         if verdicts.codes.count(Code.DONE) == len(rows):
-            return others
-        each, left = unpack_names(names), [others] if others else []
+            return other_names
+        each, remaining = unpack_names(names), [other_names] if other_names else []
         for row, code in enumerate(verdicts.codes):
             if code == Code.ANEW:
-                left.append(each[row])
+                remaining.append(each[row])
             elif code != Code.DONE:
                 self.failed(each[row], verdicts.problem(row))
-        return pack_names(left)
+        return pack_names(remaining)
 
     def _count_plain(self, kinds: bytes, removed: Removed) -> None:
         done, sizes = removed.verdicts.rows(Code.DONE), removed.seen.size
@@ -202,6 +216,7 @@ class RemoveVisitor:
         self._tally.gone(map(_PLAIN.__getitem__, map(kinds.__getitem__, done)), size)
 
     def _remove(self, packed: bytes, rows: Rows) -> Steps:
+        """Remove the items ``packed``, which were found as ``rows`` says; count and report each."""
         kinds = [type_of(mode) for mode in rows.mode]
         sizes = [size if kind == FILE else 0 for kind, size in zip(kinds, rows.size, strict=True)]
         self._tally.found(len(rows), sum(sizes))
@@ -228,12 +243,14 @@ class RemoveVisitor:
             else:
                 self._fail(unpack_names(packed)[row], problem, sizes[row])
         if self._result.items.is_wanted:
-            names, told = unpack_names(packed), [row for row in range(len(rows)) if row not in problems]
-            told_sizes = [sizes[row] for row in told]
-            self._tally.tell(self._place, [names[row] for row in told], [kinds[row] for row in told], told_sizes)
+            names, removed_rows = unpack_names(packed), [row for row in range(len(rows)) if row not in problems]
+            told_sizes = [sizes[row] for row in removed_rows]
+            self._tally.tell(
+                self._place, [names[row] for row in removed_rows], [kinds[row] for row in removed_rows], told_sizes
+            )
 
     def _remove_kept(self, names: list[bytes], rows: Rows) -> Stepwise[dict[int, Problem]]:
-        """One by one, what is kept elsewhere (``--backup``); what went wrong, by rows."""
+        """Remove items one by one, after moving them to the ``--backup`` directory; return the problems by row."""
         from pcopy.tasks.files.backup import Backup
 
         problems: dict[int, Problem] = {}
@@ -249,7 +266,7 @@ class RemoveVisitor:
                     problem = problem_of(verdicts, 0)
                     if problem is not None:
                         raise problem
-                elif (deleted := self._rank.deleted()) is not None:  # it was renamed
+                elif (deleted := self._rank.deleted()) is not None:  # renamed into the backup: counts as deleted
                     deleted[1] += 1
             except Problem as problem:
                 problems[row] = problem
@@ -257,4 +274,4 @@ class RemoveVisitor:
         return problems
 
     def finish(self) -> None:
-        """What was handed over has gone."""
+        """Do nothing: all items have been removed by ``settle``."""

@@ -1,1 +1,1 @@
-"""What is read for its digest, and compared."""
+"""Tasks that read items for their digests, and compare copies with them."""

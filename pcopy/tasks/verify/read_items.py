@@ -1,6 +1,6 @@
-"""ReadItems: items of the source that are not copied, but whose digests are wanted.
+"""ReadItems: read items of the source that are not copied but whose digests are needed.
 
-These are the items that a copy has skipped and a signature describes, and all that ``pverify`` reads.
+These are items that a copy skips and a signature describes, and all items that ``pverify`` reads.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _DONE = bytes((Code.DONE,))
 
 
 class ReadItems(Divisible, code=40, doing="reading files of", is_note=False):
-    """Items of a source directory, of the types ``kinds`` (a byte each).
+    """Reads items of a source directory; ``kinds`` holds their type bytes.
 
-    ``counter`` is where they have been counted, -1 if they are to be.
+    ``counter`` is the counter in which they have been counted, or -1 if they have not been counted yet.
     """
 
     kinds: bytes
@@ -45,6 +45,7 @@ class ReadItems(Divisible, code=40, doing="reading files of", is_note=False):
     columns = ("kinds", "inodes")
 
     def run(self, rank: Rank, result: Result) -> Steps:
+        """Read small files in batches, then the remaining items one by one."""
         names, inodes = unpack_names(self.names), unpack_numbers(self.inodes)
         try:
             source = rank.open_source(self.place)
@@ -52,8 +53,8 @@ class ReadItems(Divisible, code=40, doing="reading files of", is_note=False):
             for name in names:
                 self._failed(result, name, problem)
             return
-        careful = yield from self._read_small_files(rank, result, source, names)
-        for index in careful:
+        slow_rows = yield from self._read_small_files(rank, result, source, names)
+        for index in slow_rows:
             name, inode, kind = names[index], inodes[index], self.kinds[index : index + 1]
             try:
                 if kind == FILE:
@@ -71,40 +72,51 @@ class ReadItems(Divisible, code=40, doing="reading files of", is_note=False):
         read_failed(result, self.place, name, problem, self.attempt, self.counter)
 
     def _read_small_files(self, rank: Rank, result: Result, source: int, names: list[bytes]) -> Stepwise[list[int]]:
-        """Which items want care: all but small files, and what can't be read just so."""
+        """Read the small files in batches; return the indices of the items that must be read one by one.
+
+        Those are all other items, and files that could not be read or have changed.
+        """
         if rank.options.direct or rank.options.drop_cache:
             return list(range(len(names)))
         inodes = unpack_numbers(self.inodes)
-        plain: Sequence[int]
+        small_files: Sequence[int]
         if self.kinds.strip(FILE):
-            plain = [index for index, kind in enumerate(self.kinds) if kind == FILE[0]]
-            if not plain:
+            small_files = [index for index, kind in enumerate(self.kinds) if kind == FILE[0]]
+            if not small_files:
                 return list(range(len(names)))
-            inodes, packed = array("Q", map(inodes.__getitem__, plain)), pack_names(map(names.__getitem__, plain))
+            inodes, packed = (
+                array("Q", map(inodes.__getitem__, small_files)),
+                pack_names(map(names.__getitem__, small_files)),
+            )
         else:
-            plain, packed = range(len(names)), self.names
-        whole = rank.options.signs  # a signature must not vouch for what is half written
+            small_files, packed = range(len(names)), self.names
+        whole = rank.options.signs  # a signature must not include files that are marked as half written
         read = yield from read_rows(rank, Read(source, packed, whole=whole), counts.MOVED)
-        careful = [] if len(plain) == len(names) else sorted({*range(len(names))}.difference(plain))
-        gathered = Gathered()
+        slow_rows = [] if len(small_files) == len(names) else sorted({*range(len(names))}.difference(small_files))
+        digests = Gathered()
         if read.verdicts.codes.strip(_DONE) or read.seen.inode != inodes:
             done: list[int] = []
-            for row, index in enumerate(plain):
+            for row, index in enumerate(small_files):
                 is_done = read.verdicts.codes[row] == Code.DONE and read.seen.inode[row] == inodes[row]
-                (done if is_done else careful).append(row if is_done else index)
-            plain_names = [names[index] for index in plain]
+                (done if is_done else slow_rows).append(row if is_done else index)
+            plain_names = [names[index] for index in small_files]
             counter = self._count(
                 rank, result, [plain_names[row] for row in done], array("Q", map(read.seen.size.__getitem__, done))
             )
-            gathered.add_chosen(done, plain_names, read.seen, read.seen.size, read.digests.data, counter)
+            digests.add_chosen(done, plain_names, read.seen, read.seen.size, read.digests.data, counter)
         else:
             counter = self._count(rank, result, unpack_names(packed), read.seen.size)
-            gathered.add_rows(packed, read.seen, read.seen.size, read.digests.data, counter)
-        result.digested_files(self.place, gathered, verify=verifies(rank, self.place))
-        return careful
+            digests.add_rows(packed, read.seen, read.seen.size, read.digests.data, counter)
+        result.digested_files(self.place, digests, verify=verifies(rank, self.place))
+        return slow_rows
 
     def _count(self, rank: Rank, result: Result, names: list[bytes], sizes: array[int]) -> int:
-        """Counts regular files that were read, of these ``sizes``, where they are counted already; returns where."""
+        """Count regular files that were read, unless they are counted already; return the counter that they are counted
+        in.
+
+        Args:
+            sizes: their sizes in bytes.
+        """
         if self.counter >= 0:
             return self.counter
         if rank.job.copies:
@@ -112,7 +124,9 @@ class ReadItems(Divisible, code=40, doing="reading files of", is_note=False):
         return count_read(rank, result, self.place, FILE, len(sizes), sum(sizes))
 
     def _read_file(self, rank: Rank, result: Result, name: bytes, inode: int) -> Generator[None, None, Known | None]:
-        """None for a large one, which is read in parts by tasks of their own."""
+        """Read one file and return its digest; return None for a large file, whose parts are read by further tasks.
+        Raise ``Problem``.
+        """
         with rank.reading(self.place, name) as reading:
             status = status_of(reading, on_source=True)
             check_found(status, None, inode)
@@ -127,17 +141,19 @@ class ReadItems(Divisible, code=40, doing="reading files of", is_note=False):
 
 
 def _read_node(rank: Rank, source: int, name: bytes, inode: int, kind: bytes) -> Known:
-    with held_open(open_node(source, name, on_source=True, follow=rank.options.dereference)) as held:
-        status = status_of(held, on_source=True)
+    """Return the digest of a symbolic link or special file; raise ``Problem`` if another item has taken its name."""
+    with held_open(open_node(source, name, on_source=True, follow=rank.options.dereference)) as node:
+        status = status_of(node, on_source=True)
         if status.st_ino != inode or kind_of(status) != kind:
             raise changed("open", "another item has taken its name")
-        return node_known(rank.hashing, held, status, on_source=True)
+        return node_known(rank.hashing, node, status, on_source=True)
 
 
 def skipped(rank: Rank, result: Result, place: Place, name: bytes, known: Known, action: Action = Action.SKIP) -> None:
-    """An item that is there and stays: it counts as skipped, once it has been read for a digest that is wanted.
+    """Count an existing item that is kept as skipped, or spawn a task that reads it first if its digest is needed.
 
-    ``action``: it may have got other metadata.
+    Args:
+        action: the action to report; ``Action.META`` if its metadata was updated.
     """
     is_read = known.kind != SOCKET and (rank.signs or rank.verifies_skipped)
     if is_read:
@@ -149,5 +165,5 @@ def skipped(rank: Rank, result: Result, place: Place, name: bytes, known: Known,
 
 
 def read_too(result: Result, place: Place, name: bytes, known: Known, counter: int = -1) -> None:
-    """Spawns the reading of an item that is not copied; ``counter`` is where it has been counted."""
+    """Spawn a task that reads an item which is not copied; ``counter`` as in ``ReadItems``."""
     result.spawn(ReadItems(place, name, known.kind, pack_numbers([known.version.inode]), 0, counter), known.size)

@@ -1,5 +1,4 @@
-"""How an item is read for its digest, on either side, and a copy compared with what it was meant to be; what is done
-then."""
+"""Reading of items for their digests, on either side; comparison of a copy with what was copied; and the results."""
 
 from __future__ import annotations
 
@@ -37,40 +36,46 @@ from pcopy.tasks.base.values import COPIED_BEFORE, NOWHERE, Contents, Item, Know
 from pcopy.tasks.directories.finish_dir import FinishDir, directory_failed, finish_again, is_there
 
 _SIZES = {counts.FILES: counts.BYTES, counts.SKIPPED: counts.SKIPPED_BYTES}
-"""Where the sizes are counted of what is counted there."""
+"""Maps the counter of an item to the counter of its size."""
 
 
 def read_rows(rank: Rank, batch: Read, counter: int) -> Stepwise[ReadBack]:
-    """What is read of a batch; ``counter`` tells at once how many bytes that are."""
+    """Run a batch that reads files and return its result; add the bytes to ``counter`` while they are read."""
     ticket = rank.kernel.submit(batch)
-    verdicts, told = ticket.result.verdicts, 0
+    verdicts, counted = ticket.result.verdicts, 0
 
-    def tell() -> None:
-        nonlocal told
-        rank.counters[counter] += verdicts.moved - told
-        rank.throttle.bytes.take(verdicts.moved - told)
-        told = verdicts.moved
+    def count() -> None:
+        nonlocal counted
+        rank.counters[counter] += verdicts.moved - counted
+        rank.throttle.bytes.take(verdicts.moved - counted)
+        counted = verdicts.moved
 
-    read = yield from waited(rank.kernel, ticket, tell)
+    read = yield from waited(rank.kernel, ticket, count)
     yield from rank.throttle.naps()
     return read
 
 
-def node_known(hashing: Hashing, held: int, status: os.stat_result, *, on_source: bool) -> Known:
-    """What is known of a symbolic link, FIFO, device or socket that is ``held`` with O_PATH; raises ``Problem``."""
+def node_known(hashing: Hashing, node: int, status: os.stat_result, *, on_source: bool) -> Known:
+    """Return type, size, digest and version of a symbolic link, FIFO, device or socket that is open with O_PATH; raise
+    ``Problem``.
+
+    Args:
+        node: descriptor of the item.
+        status: status of the item.
+    """
     link = b""
     if stat.S_ISLNK(status.st_mode):
         with failing("readlink", on_source=on_source):
-            link = os.readlink(b"", dir_fd=held)
+            link = os.readlink(b"", dir_fd=node)
         if not on_source:
-            keep_access_time(held, status)
+            keep_access_time(node, status)
     return Known(kind_of(status), 0, hashing.node(status, link), Version.of(status))
 
 
 def digested(rank: Rank, contents: Contents, start: int, end: int) -> Generator[None, None, ContentHasher]:
-    """What has taken in the bytes from ``start`` to ``end`` of a regular file.
+    """Read the bytes from ``start`` to ``end`` of a regular file, and return the hasher that has digested them.
 
-    Raises ``Problem`` for a source that is not of the known version, and a copy that has not the known size.
+    Raise ``Problem`` if a source file no longer has the known version, or a copy does not have the known size.
     """
     place, name, known, on_source, *_ = contents
     if on_source:
@@ -84,7 +89,7 @@ def digested(rank: Rank, contents: Contents, start: int, end: int) -> Generator[
         if on_source:
             check_unchanged(reading, known.version)
         elif not stat.S_ISREG(status.st_mode):
-            raise unlike("it is no regular file any more")
+            raise unlike("it is no longer a regular file")
         elif status.st_size != known.size:
             raise unlike_contents(status.st_size, known.size)
         return (yield from digested_part(rank, reading, status, start, end, on_source=on_source))
@@ -95,10 +100,10 @@ def digested(rank: Rank, contents: Contents, start: int, end: int) -> Generator[
 def digested_part(
     rank: Rank, reading: int, status: os.stat_result, start: int, end: int, *, on_source: bool
 ) -> Generator[None, None, ContentHasher]:
-    """As ``digested`` of a file that is open and had this ``status``: a source must not have changed at the end.
+    """As ``digested``, for a file that is open and had this ``status``. A source file must not have changed by the end.
 
-    A copy is read from storage, as far as the system lets that be asked for. A size of 0 is not believed of a source,
-    nor any size of a file that is generated as it is read.
+    A copy is read from storage, as far as the system allows to bypass the page cache. For a source file a size of 0 is
+    not trusted, nor any size of a file that is generated as it is read: such a file is read to its end.
     """
     options, hasher = rank.options, rank.hashing.hasher()
     if not on_source:
@@ -123,7 +128,7 @@ def digested_part(
 
 
 def compare(rank: Rank, copy: Contents) -> Generator[None, None, None]:
-    """Raises ``Problem`` unless the copy is what is known of it, and its source is what was copied."""
+    """Raise ``Problem`` unless the copy equals what was copied and its source has not changed since."""
     place, name, known = copy.place, copy.name, copy.known
     if known.kind == DIRECTORY:
         rank.open_target(place)
@@ -132,27 +137,28 @@ def compare(rank: Rank, copy: Contents) -> Generator[None, None, None]:
         if rank.hashing.file(hasher) != known.digest:
             raise unlike_contents(known.size, known.size)
     else:
-        with held_open(open_node(rank.open_target(place), rank.new_name(place, name), on_source=False)) as held:
-            status = status_of(held)
+        with held_open(open_node(rank.open_target(place), rank.new_name(place, name), on_source=False)) as node:
+            status = status_of(node)
             if kind_of(status) != known.kind:
-                raise unlike("it is of another type than what was copied")
-            found = node_known(rank.hashing, held, status, on_source=False)
+                raise unlike("its type differs from the copied item")
+            found = node_known(rank.hashing, node, status, on_source=False)
         if found.digest != known.digest:
-            raise unlike("it is not what was copied")
+            raise unlike("it differs from the copied item")
     check_source(rank, copy)
 
 
 def unlike_contents(size: int, expected: int) -> Problem:
-    """Another number of bytes, or others."""
+    """Return a ``Problem``: the copy has another size, or other contents of the same size."""
     return unlike("its contents differ from the source" if size == expected else f"it has {size} bytes, not {expected}")
 
 
 def unlike(text: str) -> Problem:
-    """The copy is not what it was meant to be."""
+    """Return a ``Problem``: the copy is not what was copied."""
     return Problem("verify", 0, text=text)
 
 
 def check_source(rank: Rank, copy: Contents) -> None:
+    """Raise ``Problem`` if the source has changed since it was copied. The version of a directory is not checked."""
     if copy.known.kind == DIRECTORY:
         return
     status = rank.source_status(copy.place, copy.name)
@@ -161,7 +167,7 @@ def check_source(rank: Rank, copy: Contents) -> None:
 
 
 def was_read(rank: Rank, result: Result, place: Place, name: bytes, known: Known, counter: int) -> None:
-    """The item's digest is known now; in a copy that counts as skipped, where it doesn't count already."""
+    """Record the digest of an item; count it (as skipped in a copy) unless it is counted already."""
     if counter < 0:
         counter = count_read(rank, result, place, known.kind, 1, known.size)
         if rank.job.copies:
@@ -170,7 +176,7 @@ def was_read(rank: Rank, result: Result, place: Place, name: bytes, known: Known
 
 
 def count_read(rank: Rank, result: Result, place: Place, kind: bytes, items: int, size: int) -> int:
-    """Counts so many items of one kind that were read, of ``size`` bytes together; returns where."""
+    """Count items of one type that were read, with ``size`` bytes together; return the counter used."""
     counter = counts.SKIPPED if rank.job.copies else counts.of_kind(kind)
     result.count(counter, items, place)
     result.count(counts.SKIPPED_BYTES if rank.job.copies else counts.BYTES, size, place)
@@ -178,14 +184,16 @@ def count_read(rank: Rank, result: Result, place: Place, kind: bytes, items: int
 
 
 def verifies(rank: Rank, place: Place) -> bool:
-    """Is what was read of a directory of the source read back from the target, too?"""
+    """Return True if items read in this source directory are also read back from the target."""
     return rank.verifies_skipped and place.target_id != NOWHERE
 
 
 def read_failed(
     result: Result, place: Place, name: bytes, problem: Problem, attempt: int, counter: int, size: int = 0
 ) -> None:
-    """The item's digest can't be had; one that counts already counts as failed now."""
+    """Report that the item's digest could not be computed. An item that is counted already is moved
+    to the failed ones.
+    """
     if counter < 0:
         failed_or_retried(result, place, name, problem, attempt, size)
     else:
@@ -194,16 +202,16 @@ def read_failed(
 
 
 def verified(result: Result, copy: Contents) -> None:
-    """The copy is proved, by all of its names."""
+    """Count the copy as verified, under all of its names."""
     for number, (place, _) in enumerate(copy.names):
         result.count(counts.VERIFIED, 1, place)
         result.count(counts.CONFIRMED_BYTES, 0 if number else copy.known.size, place)
 
 
 def not_verified(rank: Rank, result: Result, copy: Contents, problem: Problem) -> None:
-    """The copy has failed, or is copied again.
+    """Report that the copy did not verify, or have it copied again (``--repair``).
 
-    Names of one inode are copied again as a whole: one name that came alone would be no link any more.
+    Names of one inode are copied again together: a name that was copied separately would not be a link.
     """
     known, counter, group = copy.known, copy.counter, copy.group
     if known.kind == DIRECTORY:
@@ -226,7 +234,7 @@ def not_verified(rank: Rank, result: Result, copy: Contents, problem: Problem) -
             retry = Tried.WITH_ANOTHER
     if not repairs:
         return
-    # Storage that loses what was written is news to its owner, even where that was mended.
+    # The user is warned even if the repair succeeds, because storage that loses data needs attention.
     text = f"{problem.operation}: {problem.strerror or os.strerror(problem.errno or 0)}; it is copied again"
     result.warn(copy.place, copy.name, text, on_source=problem.on_source)
     if isinstance(retry, Item):

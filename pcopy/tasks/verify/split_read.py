@@ -1,7 +1,8 @@
-"""SplitRead, ReadOpened, ReadChunk and ChunkRead: a large file is read for its digest by all ranks at once.
+"""SplitRead, ReadOpened, ReadChunk and ChunkRead: all ranks together read a large file for its digest.
 
-The rank that splits it is told of each chunk; the last note settles the file. A copy is read in the chunks in which it
-was written, each by another host than the one that has written it, which may still have it in memory.
+The rank that splits the file receives a note for each chunk; the last note completes the file. A copy is read in the
+chunks in which it was written, each by another host than the one that wrote it, because that host may still have it in
+its page cache.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from pcopy.tasks.base.values import Contents, Place
 from pcopy.tasks.verify.reading import check_source, digested, not_verified, read_failed, unlike, verified, was_read
 
 ReadId = tuple[int, int, int]
-"""A file that is read in chunks: the run and the rank that it belongs to, and a number."""
+"""Identifies a file that is read in chunks: the run, the rank that owns it, and a number."""
 
 
 class OfContents(Kind):
-    """It is about the file that its ``contents`` are of."""
+    """Base of the tasks that are about the file described by ``contents``."""
 
     contents: Contents
 
@@ -36,34 +37,35 @@ class OfContents(Kind):
         return self.contents.place, self.contents.name
 
     def reduced(self, task: Task, gone: Gone) -> Iterator[Task]:
-        """Any name of an inode will do to read it."""
+        """Yield the task with the names that still exist; any name of an inode serves to read it."""
         group = self.contents.group
         if group is not None and (kept := gone.kept(group.names)):
-            left = self.contents._replace(group=group._replace(names=kept))
+            remaining = self.contents._replace(group=group._replace(names=kept))
             if kept[0] != group.names[0]:
                 place, name = kept[0]
-                left = left._replace(place=place, name=name, counter=counts.HARDLINKS)
-            yield task._replace(payload=encode(self._replace(contents=left)))
+                remaining = remaining._replace(place=place, name=name, counter=counts.HARDLINKS)
+            yield task._replace(payload=encode(self._replace(contents=remaining)))
 
 
 class SplitRead(OfContents, code=43, doing="reading", is_note=False):
-    """A large file whose turn to be read has come."""
+    """Splits a large file into chunks that are read by tasks of their own."""
 
     def run(self, rank: Rank, result: Result) -> None:
-        """Spawns the chunks; this rank is told of each."""
+        """Spawn the tasks for the chunks, and the note for this rank, which receives their results."""
         contents = self.contents
         size = contents.known.size
         chunk, writers = contents.chunk or rank.chunk(size), contents.writers
         if contents.on_source and not (contents.chunk or rank.options.chunk_size):
-            with suppress(Problem):  # each chunk reports what is wrong
+            with suppress(Problem):  # the task of each chunk reports the error
                 status = rank.source_status(contents.place, contents.name)
                 chunk = chunk_with_holes(chunk, size, min(size, status.st_blocks * 512), rank.size)
-        if size > MOST_CHUNKS * chunk:  # they were chosen for those who wrote: each lies on one server
+        # The chunk size was chosen for writing, so that each chunk lies on one server: there may be too many chunks.
+        if size > MOST_CHUNKS * chunk:
             chunk = max(chunk, rank.chunk(size))
         number = rank.job.run, rank.number, next(rank.own(ReadLedger).numbers)
         starts = range(0, size, chunk)
         result.spawn(ReadOpened(contents, number, len(starts)))
-        # What is as long as the file has chunks, or an inode has names, must not travel with each chunk.
+        # ``writers`` grows with the number of chunks, ``group`` with that of names: neither is sent with each chunk.
         alone = contents._replace(group=None, writers=b"")
         for index, start in enumerate(starts):
             end = min(start + chunk, size)
@@ -76,7 +78,7 @@ class SplitRead(OfContents, code=43, doing="reading", is_note=False):
 
 
 class ReadOpened(OfContents, code=44, doing="waiting for the chunks of", is_note=True):
-    """Tells the owner of a file that is read how many chunks to wait for."""
+    """A note that tells the owner of a file how many ``chunks`` are read."""
 
     number: ReadId
     chunks: int
@@ -85,7 +87,9 @@ class ReadOpened(OfContents, code=44, doing="waiting for the chunks of", is_note
         return self.number[1] % ranks
 
     def reduced(self, task: Task, gone: Gone) -> Iterator[Task]:
-        """Chunks are read by the first name."""
+        """Yield the task with the remaining names, or a ``SplitRead`` if the first name, by which the chunks are read,
+        was removed.
+        """
         if gone.has(self.contents.place):
             return SplitRead(self.contents).reduced(task._replace(owner=ANYBODY), gone)
         return super().reduced(task, gone)
@@ -96,7 +100,7 @@ class ReadOpened(OfContents, code=44, doing="waiting for the chunks of", is_note
 
 
 class ReadChunk(OfContents, code=45, doing="reading a part of", is_note=False):
-    """The bytes from ``start`` to ``end``, the chunk number ``part`` of the file ``number``."""
+    """Reads the bytes from ``start`` to ``end``, which are the chunk ``part`` of the file ``number``."""
 
     start: int
     end: int
@@ -105,16 +109,16 @@ class ReadChunk(OfContents, code=45, doing="reading a part of", is_note=False):
 
     def run(self, rank: Rank, result: Result) -> Steps:
         root = b""
-        told: Plain | None = None
+        problem_met: Plain | None = None
         try:
             root = (yield from digested(rank, self.contents, self.start, self.end)).root()
         except Problem as problem:
-            told = problem.plain
-        result.spawn(ChunkRead(self.number, self.part, root, told))
+            problem_met = problem.plain
+        result.spawn(ChunkRead(self.number, self.part, root, problem_met))
 
 
-class ChunkRead(Note, code=46, doing="noting a part of a file that is read"):
-    """A chunk's content root, or the problem met."""
+class ChunkRead(Note, code=46, doing="recording a part of a file that was read"):
+    """A note with the content root of one chunk, or the problem that was met."""
 
     number: ReadId
     part: int
@@ -129,14 +133,14 @@ class ChunkRead(Note, code=46, doing="noting a part of a file that is read"):
 
 
 class FileRead(NamedTuple):
-    """What the owner of a file that is read knows of its chunks: each one's content root."""
+    """The owner's record of a file that is read in chunks: the content root of each chunk."""
 
     contents: Contents
     roots: list[bytes]
 
 
 class ReadLedger(Ledger[ReadId, FileRead, ChunkRead]):
-    """The files that are read in chunks and belong to a rank, by numbers of their own."""
+    """The files that are read in chunks and owned by this rank, by numbers that it assigns."""
 
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank)
@@ -149,6 +153,7 @@ class ReadLedger(Ledger[ReadId, FileRead, ChunkRead]):
             awaited.problem = Problem.from_plain(note.problem)
 
     def ended(self, awaited: Awaited[FileRead], result: Result) -> None:
+        """Complete a file whose chunks have all been read: record its digest, or verify the copy against it."""
         rank, file, problem = self._rank, awaited.opened, awaited.problem
         contents = file.contents
         place, name, known = contents.place, contents.name, contents.known

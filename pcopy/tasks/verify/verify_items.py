@@ -1,7 +1,7 @@
-"""VerifyItems and VerifyLinks: copies are read back from storage and compared with what they were meant to be.
+"""VerifyItems and VerifyLinks: read copies back from storage and compare them with what was copied.
 
-An item that is gone, can't be read, or differs does not verify, nor does one whose source has changed since. It has
-failed; with ``--repair`` it is copied again the first time.
+An item that is missing, cannot be read, or differs does not verify, nor does one whose source has changed since. Such
+an item has failed; with ``--repair`` it is copied again once.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ _DONE = bytes((Code.DONE,))
 
 
 class VerifyItems(Divisible, code=41, doing="reading back the copies of", is_note=False):
-    """Items of a target directory (the name ``b""``: the directory itself).
+    """Reads back items of a target directory (the name ``b""`` means the directory itself).
 
-    One byte of ``kinds`` and of ``counters`` (where each has been counted), 8 of ``sizes`` and one digest of
-    ``digests`` for each of ``names``; ``versions`` are packed ``Versions``. ``writer`` is the host that wrote them.
+    For each of ``names`` there is one byte of ``kinds``, one byte of ``counters`` (the counter in which it is counted),
+    8 bytes of ``sizes`` and one digest of ``digests``; ``versions`` are packed ``Versions``. ``writer`` is the host
+    that wrote the items.
     """
 
     kinds: bytes
@@ -50,15 +51,12 @@ class VerifyItems(Divisible, code=41, doing="reading back the copies of", is_not
         return [part._replace(versions=each) for part, each in zip(super().divide(portions), versions, strict=True)]
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        """Small files go through the kernel; other items, and those that want care, one by one after them.
-
-        Large files become tasks of their own.
-        """
-        careful = yield from self._verify_small_files(rank, result)
-        if not careful:
+        """Verify small files in batches, then the remaining items one by one. Large files become tasks of their own."""
+        slow_rows = yield from self._verify_small_files(rank, result)
+        if not slow_rows:
             return
         copies = self._copies(rank)
-        for index in careful:
+        for index in slow_rows:
             copy = copies(index)
             if copy.known.kind == FILE and rank.splits(copy.known.size):
                 result.spawn_elsewhere(SplitRead(copy), copy.known.size, self.writer)
@@ -72,7 +70,7 @@ class VerifyItems(Divisible, code=41, doing="reading back the copies of", is_not
             yield None
 
     def _copies(self, rank: Rank) -> Callable[[int], Contents]:
-        """Makes an object of an item, by its index."""
+        """Return a function that makes the ``Contents`` of an item from its index."""
         digests = split_digests(self.digests, rank.hashing.algorithm.size)
         known = unpack_known(self.kinds, unpack_numbers(self.sizes), self.versions, digests)
         names, writers = unpack_names(self.names), bytes((self.writer,))
@@ -83,23 +81,26 @@ class VerifyItems(Divisible, code=41, doing="reading back the copies of", is_not
         return copy
 
     def _verify_small_files(self, rank: Rank, result: Result) -> Stepwise[list[int]]:
-        """Which items want care: all but small files, what can't be read just so, and copies of what has changed."""
+        """Verify the small files in a batch; return the indices of the items that must be verified one by one.
+
+        Those are all other items, files that could not be read in the batch, and copies whose source has changed.
+        """
         place, number = self.place, len(self.kinds)
         everything, sizes = list(range(number)), unpack_numbers(self.sizes)
-        plain = self._plain(sizes) if not rank.options.direct else []
-        if not plain:
+        small_files = self._plain(sizes) if not rank.options.direct else []
+        if not small_files:
             return everything
         try:
             source, target = rank.open_source(place), rank.open_target(place)
         except Problem:
             return everything
         names, digests, versions = self.names, self.digests, self.versions
-        if len(plain) < number:
+        if len(small_files) < number:
             all_names, digest_size = unpack_names(names), rank.hashing.algorithm.size
-            names = pack_names(map(all_names.__getitem__, plain))
-            sizes = array("Q", map(sizes.__getitem__, plain))
-            digests = b"".join([digests[index * digest_size : (index + 1) * digest_size] for index in plain])
-            versions = b""  # each is looked at
+            names = pack_names(map(all_names.__getitem__, small_files))
+            sizes = array("Q", map(sizes.__getitem__, small_files))
+            digests = b"".join([digests[index * digest_size : (index + 1) * digest_size] for index in small_files])
+            versions = b""  # does not match, so that each row is compared in ``_row_by_row``
         copies = names
         if rank.job.roots[place.root].item:
             copies = pack_names(rank.new_name(place, name) for name in names.split(b"/"))
@@ -112,24 +113,24 @@ class VerifyItems(Divisible, code=41, doing="reading back the copies of", is_not
             result.count(counts.VERIFIED, number)
             result.count(counts.CONFIRMED_BYTES, sum(sizes))
             return []
-        return self._row_by_row(rank, result, plain, read, sources)
+        return self._row_by_row(rank, result, small_files, read, sources)
 
     def _plain(self, sizes: array[int]) -> Sequence[int]:
-        """The small files."""
+        """Return the indices of the small files."""
         if not self.kinds.strip(FILE) and max(sizes) <= SMALL_FILE:
             return range(len(sizes))
         of_kind = zip(self.kinds, sizes, strict=True)
         return [index for index, (kind, size) in enumerate(of_kind) if kind == FILE[0] and size <= SMALL_FILE]
 
     def _row_by_row(
-        self, rank: Rank, result: Result, plain: Sequence[int], read: ReadBack, sources: Stated
+        self, rank: Rank, result: Result, small_files: Sequence[int], read: ReadBack, sources: Stated
     ) -> list[int]:
-        """What became of each of the small files; returns what wants care, with all that is no small file."""
+        """Record the result of each small file; return the indices of the items that must be verified one by one."""
         copies = self._copies(rank)
-        careful = sorted({*range(len(self.kinds))}.difference(plain))
-        for row, index in enumerate(plain):
+        slow_rows = sorted({*range(len(self.kinds))}.difference(small_files))
+        for row, index in enumerate(small_files):
             if read.verdicts.codes[row] != Code.DONE:
-                careful.append(index)
+                slow_rows.append(index)
                 continue
             copy, size = copies(index), read.verdicts.bytes[row]
             expected = copy.known
@@ -138,19 +139,21 @@ class VerifyItems(Divisible, code=41, doing="reading back the copies of", is_not
             elif sources.verdicts.codes[row] == Code.DONE and sources.rows.version(row) == expected.version:
                 result.count(counts.VERIFIED)
                 result.count(counts.CONFIRMED_BYTES, size)
-            else:  # it is read once more, and counts then
+            else:  # it is read again, and counted then
                 rank.counters[counts.VERIFIED_BYTES] -= size
-                careful.append(index)
-        return careful
+                slow_rows.append(index)
+        return slow_rows
 
 
 class VerifyLinks(OfContents, code=42, doing="reading back the copies of", is_note=False):
-    """All names of the ``contents`` are the inode ``made``, which holds what is known of the first of them."""
+    """Verifies that all names of ``contents`` are the inode ``made``, and that this inode has the contents that were
+    copied.
+    """
 
     made: int
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        """What is read of a large file is read by tasks of their own."""
+        """Check the inode number of each name, then compare the contents; a large file is read by further tasks."""
         contents, known = self.contents, self.contents.known
         try:
             devices = set()
@@ -160,7 +163,8 @@ class VerifyLinks(OfContents, code=42, doing="reading back the copies of", is_no
                     status = os.stat(rank.new_name(place, name), dir_fd=directory, follow_symlinks=False)
                 devices.add(status.st_dev)
                 if len(devices) > 1 or status.st_ino != self.made:
-                    raise unlike("it is no hard link to the others of its group any more")
+                    raise unlike("it is no longer a hard link to the other names of its group")
+
                 yield None
             if known.kind == FILE and (contents.chunk or rank.splits(known.size)):
                 result.spawn_elsewhere(SplitRead(contents), known.size, contents.writers[0])

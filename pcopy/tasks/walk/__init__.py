@@ -1,1 +1,1 @@
-"""A tree that is walked to tell what is in it."""
+"""Tasks that walk trees and report what they contain (pwalk)."""

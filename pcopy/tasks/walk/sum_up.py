@@ -1,6 +1,7 @@
-"""What a rank sums up for ``--summary``; TellSums: each rank tells it when all is walked; SumsHeard: rank 0 hears it.
+"""Sums for ``--summary``: each rank computes its own; TellSums sends them at the end of the walk, SumsHeard receives
+them on rank 0.
 
-Layouts are asked for where a directory is on Lustre, and nowhere else.
+File layouts are read only in directories on Lustre.
 """
 
 from __future__ import annotations
@@ -27,32 +28,34 @@ if TYPE_CHECKING:
     from pcopy.walk.layout_sums import AllLayoutSums, LayoutSums
 
 AT_ONCE = 32
-"""Files that are asked for before others have their turn."""
+"""Number of files whose layouts are read before other tasks run."""
 
 _FILE = ord("f")
 _NO_FAILURES = (errno.EACCES, errno.EPERM, errno.ENOENT)
-"""Only who may read a file may ask for its layout, while the walk reads none; and a file may have gone meanwhile."""
+"""Errors of reading a layout that are ignored: it requires read permission, which a walk does not need otherwise; and a
+file may have vanished.
+"""
 
 
 class Summing:
-    """A rank's."""
+    """The sums of one rank."""
 
     def __init__(self, rank: Rank) -> None:
         from pcopy.walk.sums import WalkSums
 
         self._rank = rank
         self._are_lustre: dict[int, bool] = {}
-        """By mount code."""
+        """Whether a file system is Lustre, by mount code."""
         self.sums = WalkSums(WalkWish(*rank.options.walk).now, rank.kernel)
         self.layouts: AllLayoutSums | None = None
-        """Made where the first file system is Lustre."""
+        """Sums of layouts, created when the first Lustre file system is found."""
 
     def words(self) -> tuple[bytes, bytes]:
-        """Of the sums, and of the layouts, for ``merge``."""
+        """Return the packed sums, and the packed sums of layouts, for ``merge``."""
         return self.sums.words(), b"" if self.layouts is None else self.layouts.words()
 
     def listed(self, place: Place, path: bytes, entries: int) -> None:
-        """A directory was listed, and has so many entries."""
+        """Record that a directory with this many entries was listed."""
         self.sums.add_directory(path, entries)
         sums = self._layouts_at(place, path)
         if sums is None:
@@ -61,18 +64,20 @@ class Summing:
 
         try:
             mdt = server_of(self._rank.open_source(place))
-        except Problem:  # it was listed, and has gone
+        except Problem:  # it was listed and has vanished since
             return
         if mdt >= 0:
             sums.add_directory(mdt)
 
     def wants_layouts(self, place: Place, path: bytes) -> bool:
-        """Of the files in a directory; also if it can't be told."""
+        """Return True if the layouts of files in the directory are needed, or that cannot be determined."""
         return self._layouts_at(place, path) is not None or place.source_id.mount not in self._are_lustre
 
     def look_at_layouts(self, result: Result, place: Place, above: bytes, items: Items) -> Stepwise[None]:
-        """Sums up the files among items of one directory, which is called ``above``. What can't be asked for has
-        failed, though the item is told."""
+        """Add the layouts of the files among ``items`` of one directory, whose path is ``above``.
+
+        A file whose layout cannot be read has failed, although the item is reported.
+        """
         if _FILE not in items.kinds:
             return
         sums = self._layouts_at(place, above)
@@ -82,20 +87,22 @@ class Summing:
             yield from self._ask(result, place, sums, [row[1:] for row in columns if row[0] == _FILE])
 
     def look_at_layout(self, result: Result, place: Place, name: bytes, items: Items) -> Stepwise[None]:
-        """The same of a PATH that is a file: ``name`` in the directory ``place``."""
+        """As ``look_at_layouts``, for a PATH that is a file: ``name`` in the directory ``place``."""
         sums = self._layouts_at(place, items.names[0]) if items.kinds[0] == _FILE else None
         if sums is not None:
             yield from self._ask(result, place, sums, [(name, items.seen.size[0], items.seen.blocks[0])])
 
     def _layouts_at(self, place: Place, path: bytes) -> LayoutSums | None:
-        """Of the file system of a directory; None if that is not Lustre, or the directory has gone."""
+        """Return the sums for the file system of a directory; None if it is not Lustre, or the
+        directory has vanished.
+        """
         mount = place.source_id.mount
         is_lustre = self._are_lustre.get(mount)
         if is_lustre is None:
             try:
                 with failing("statfs"):
                     is_lustre = type_of_file_system(self._rank.open_source(place)) == LUSTRE
-            except Problem:  # the next directory tells
+            except Problem:  # undetermined: the next directory of this file system is tried
                 return None
             self._are_lustre[mount] = is_lustre
         if not is_lustre:
@@ -109,16 +116,18 @@ class Summing:
     def _ask(
         self, result: Result, place: Place, sums: LayoutSums, files: Sequence[tuple[bytes, int, int]]
     ) -> Stepwise[None]:
-        """Of names, sizes and blocks. To ask costs no request to a server, after the file was looked at."""
+        """Read and add the layouts of files, given as name, size and blocks. This needs no request to a server, as the
+        files were just statted.
+        """
         from pcopy.lustre.blob import BadLayout, parse
         from pcopy.lustre.inherited import read_layout
         from pcopy.lustre.layouts import path_of
 
         for start in range(0, len(files), AT_ONCE):
-            some = files[start : start + AT_ONCE]
-            yield from self._rank.throttle.spend(operations=len(some))
+            batch = files[start : start + AT_ONCE]
+            yield from self._rank.throttle.spend(operations=len(batch))
             yield None
-            for name, size, blocks in some:
+            for name, size, blocks in batch:
                 try:
                     blob = read_layout(path_of(self._rank.open_source(place), name), follow=False)
                     sums.add(parse(blob) if blob else None, size, BLOCK * blocks)
@@ -132,14 +141,16 @@ class Summing:
 
 
 class TellSums(Again, code=105, doing="summing up"):
-    """On each rank, once."""
+    """A note for each rank, once: send the sums to rank 0."""
 
     def run(self, rank: Rank, result: Result) -> None:
         result.spawn(SumsHeard(*rank.own(Summing).words()), owner=0)
 
 
 class SumsHeard(Again, code=106, doing="summing up"):
-    """What one rank has found: ``words`` of ``pcopy.walk.sums``, and of ``pcopy.walk.layout_sums``."""
+    """A note for rank 0 with the sums of one rank: packed ``words`` of ``pcopy.walk.sums``, and of
+    ``pcopy.walk.layout_sums``.
+    """
 
     words: bytes
     layouts: bytes

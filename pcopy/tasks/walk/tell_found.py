@@ -1,5 +1,5 @@
-"""TellFound: rank 0 hears what other ranks have found, as bytes to be written or as columns; FoundHeard: it has heard
-so many bytes of them.
+"""TellFound: send found items to rank 0, as bytes to be written or as columns; FoundHeard: rank 0 acknowledges a number
+of bytes.
 """
 
 from __future__ import annotations
@@ -15,48 +15,54 @@ from pcopy.tasks.base.unheard import Unheard, acknowledge
 from pcopy.walk.matching import Items
 
 MOST_UNHEARD = 64 << 20
-"""Bytes of all ranks together that are on their way to rank 0."""
+"""Bytes of all ranks together that may be on their way to rank 0, not yet acknowledged."""
 
 LEAST_SHARE = 1 << 20
-"""Of a rank, where there are very many."""
+"""The least share of these bytes for one rank, if there are very many ranks."""
 
 MOST_TOLD = 1 << 20
-"""Bytes with which a task tells what it has, and leaves the rest to others."""
+"""Bytes of output from which on a task ends and leaves the remaining work to other tasks."""
 
 Packed = tuple[bytes, bytes, bytes, int, bytes]
-"""Items: the beginning of their paths, names (each ended by a NUL), types, and columns with their mask."""
+"""Packed items: the common beginning of their paths, names (separated by NUL), types, mask of the
+columns, and columns.
+"""
 
 
 class Hearer(Protocol):
-    """What rank 0 has as its sink."""
+    """The methods of rank 0's sink that receive what is found."""
 
     def written(self, parts: Sequence[bytes]) -> str:
-        """Some bytes for each form that was asked for. Returns why the job has to stop, or nothing."""
+        """Write some bytes for each requested form. Return why the job has to stop, or an empty string."""
 
     def listed(self, items: Items) -> str:
-        """As ``written``, of items with their columns."""
+        """As ``written``, for items with their columns."""
 
     def spoiled(self, why: str) -> None:
-        """What is found cannot be whole: no list appears."""
+        """Record that the output is incomplete for the reason ``why``, so that no list is created."""
 
     def summed(self, words: bytes, layouts: bytes) -> None:
-        """What one rank has found, summed up, and the layouts that it has met."""
+        """Add the packed sums of one rank, and its sums of layouts."""
 
 
 def pack(items: Items) -> Packed:
+    """Return the items in a packed form, for a message."""
     rows = items.rows
     columns = (0, b"") if rows is None else (rows.mask, rows.packed())
     return items.above, b"\0".join(items.names), items.kinds, *columns
 
 
 def unpacked(packed: Packed) -> Items:
+    """Return the items of a packed form."""
     above, names, kinds, mask, columns = packed
     rows = Rows.unpacked(columns, len(kinds), mask) if mask else None
     return Items(-1, above, names.split(b"\0"), kinds, rows)
 
 
-class TellFound(Again, code=103, doing="telling what was found"):
-    """Tells rank 0 what the rank ``teller`` has found: ``parts`` of bytes, one for each form, or items, ``packed``."""
+class TellFound(Again, code=103, doing="reporting found items"):
+    """A note for rank 0 with the items that the rank ``teller`` has found: ``parts`` of bytes, one for each form, or
+    ``packed`` items.
+    """
 
     teller: int
     parts: tuple[bytes, ...]
@@ -68,8 +74,8 @@ class TellFound(Again, code=103, doing="telling what was found"):
         acknowledge(rank, result, self.teller, size, UnheardBytes, FoundHeard)
 
 
-class FoundHeard(Again, code=104, doing="going on"):
-    """Rank 0 has so many more bytes of this rank's behind it."""
+class FoundHeard(Again, code=104, doing="continuing the walk"):
+    """A note that acknowledges ``number`` bytes: rank 0 has processed them."""
 
     number: int
 
@@ -78,11 +84,13 @@ class FoundHeard(Again, code=104, doing="going on"):
 
 
 class UnheardBytes(Unheard):
+    """The bytes of this rank that rank 0 has not acknowledged yet."""
+
     most, least = MOST_UNHEARD, LEAST_SHARE
 
 
 class Handover:
-    """Gathers what one task finds, and hands it on."""
+    """Collects the output of one task and passes it to rank 0."""
 
     def __init__(self, forms: int) -> None:
         self._parts: list[list[bytes]] = [[] for _ in range(forms)]
@@ -90,16 +98,18 @@ class Handover:
         self.size = 0
 
     def write(self, form: int, part: bytes) -> None:
+        """Add bytes to the output in one form."""
         self._parts[form].append(part)
         self.size += len(part)
 
     def add(self, items: Items) -> None:
+        """Add items as columns."""
         packed = pack(items)
         self._items.append(packed)
         self.size += _size(packed)
 
     def tell(self, rank: Rank, result: Result) -> None:
-        """Rank 0 writes it at once; others send it."""
+        """Write the output on rank 0, or send it there."""
         if not self.size:
             return
         parts = tuple(b"".join(each) for each in self._parts)
@@ -115,6 +125,7 @@ def _size(packed: Packed) -> int:
 
 
 def _hear(rank: Rank, parts: Sequence[bytes], items: Sequence[Packed]) -> None:
+    """Pass output to rank 0's sink; stop the job if it cannot be written."""
     hearer = cast(Hearer, rank.sink)
     trouble = hearer.written(parts) if any(parts) else ""
     for each in items:

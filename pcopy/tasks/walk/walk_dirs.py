@@ -1,11 +1,11 @@
-"""WalkRoot, WalkDirs and WalkNames: directories are listed, and what is in them goes to the rank's ``Finder``.
+"""WalkRoot, WalkDirs and WalkNames: list directories and pass their items to the rank's ``Finder``.
 
-A task goes on with the directories that it finds as long as other ranks have work, too; it leaves the rest to tasks of
-their own. The names of a large directory are spread over the ranks.
+A task continues with the directories that it finds while other ranks have work, too; otherwise it leaves them to new
+tasks. The names of a large directory are distributed over the ranks.
 
-Rules: a directory is entered from the one around it, never through a symbolic link, and only if it is the one that was
-found. One that has gone meanwhile was never there. One that cannot be listed is told as any other, but counts as failed
-and not as told or skipped: each item counts once.
+Rules: A directory is entered from its parent, never through a symbolic link, and only if it is the one that was found.
+A directory that vanished meanwhile is ignored. One that cannot be listed is reported like any other item, but counts as
+failed and neither as reported nor as skipped: each item counts once.
 """
 
 from __future__ import annotations
@@ -36,11 +36,13 @@ from pcopy.walk.listing import NAMES_AT_ONCE, NamesSpool, begin_list, spread, un
 from pcopy.walk.matching import DIRECTORY, UNKNOWN, Items
 
 MOST_PATHS = 1000
-"""Names of a directory that is entered together with others where paths alone are told."""
+"""Maximum number of names of a directory that is processed in a batch with others, where only paths are reported."""
 
 
 class WalkRoot(Kind, code=100, doing="walking", is_note=False):
-    """The PATH that is the root ``number``; rank 0 looks at it, which has the working directory of the user."""
+    """Stats the PATH that is the root ``number``, and walks it. Rank 0 runs it, since it has the user's working
+    directory.
+    """
 
     number: int
 
@@ -48,12 +50,13 @@ class WalkRoot(Kind, code=100, doing="walking", is_note=False):
         return Place(self.number, b"", NOWHERE, NOWHERE, False, False), b""
 
     def run(self, rank: Rank, result: Result) -> Steps:
+        """Stat the PATH, report it if the expression matches, and walk it if it is a directory."""
         root, finder = rank.job.roots[self.number], rank.own(Finder)
         place = Place(
             self.number, b"", Identity(mount_codes(rank.job.roots)[self.number][0], root.source_id[1]), NOWHERE, False,
             False,
         )  # fmt: skip
-        telling = finder.telling
+        output = finder.telling
         result.count(counts.FOUND)
         try:
             status = os.lstat(root.source_shown)
@@ -62,11 +65,11 @@ class WalkRoot(Kind, code=100, doing="walking", is_note=False):
             return
         is_directory = stat.S_ISDIR(status.st_mode) and not root.item
         items = Items(HERE, b"", [root.source_shown], bytes((kind_of(status.st_mode),)), Rows.of([status], finder.mask))
-        told = finder.tell_root(result, items, telling)
-        result.count(counts.SKIPPED, 1 - told)
-        if told and root.item and finder.summing is not None:
+        number = finder.tell_root(result, items, output)
+        result.count(counts.SKIPPED, 1 - number)
+        if number and root.item and finder.summing is not None:
             yield from finder.summing.look_at_layout(result, place, root.item, items)
-        walk = _Walk(rank, result, telling)
+        walk = _Walk(rank, result, output)
         if is_directory and finder.enters(0) and not items.pruned:
             result.count(counts.UNSCANNED)
             yield from walk.scan(place)
@@ -74,7 +77,9 @@ class WalkRoot(Kind, code=100, doing="walking", is_note=False):
 
 
 class WalkDirs(Divisible, code=101, doing="walking", is_note=False):
-    """The directories ``names`` of ``place``, which have these ``inodes`` (8 bytes each), with all that is in them."""
+    """Walks the directories ``names`` of ``place`` with everything below them; ``inodes`` are their inode numbers (8
+    bytes each).
+    """
 
     inodes: bytes
 
@@ -88,7 +93,7 @@ class WalkDirs(Divisible, code=101, doing="walking", is_note=False):
 
 
 class WalkNames(Divisible, code=102, doing="walking", is_note=False):
-    """Some of the names of a large directory, with types and inodes as it tells them."""
+    """Tests some names of a large directory, with types and inode numbers from its listing."""
 
     kinds: bytes
     inodes: bytes
@@ -98,6 +103,7 @@ class WalkNames(Divisible, code=102, doing="walking", is_note=False):
     least_items = 64
 
     def run(self, rank: Rank, result: Result) -> Steps:
+        """Test the names, and enter the directories among them."""
         walk = _Walk(rank, result, rank.own(Finder).telling)
         try:
             directory = rank.open_source(self.place)
@@ -112,7 +118,7 @@ class WalkNames(Divisible, code=102, doing="walking", is_note=False):
 
 
 class _Walk(ToEnter):
-    """What one task does, and where it goes on."""
+    """The walk of one task through directories, until it leaves the remaining ones to new tasks."""
 
     def __init__(self, rank: Rank, result: Result, telling: Handover) -> None:
         super().__init__(rank, result)
@@ -120,82 +126,90 @@ class _Walk(ToEnter):
         self._finder = rank.own(Finder)
 
     def go_on(self) -> Steps:
-        """Tells of all of it at last."""
+        """Process the remaining directories, then pass the output to rank 0."""
         yield from super().go_on()
         self._telling.tell(self._rank, self._result)
 
     def _is_ours(self) -> bool:
+        """Return True if this task should enter another directory itself."""
         return self._telling.size < MOST_TOLD and super()._is_ours()
 
-    def _are_plain(self, around: Place) -> bool:
-        """Where the kernel has threads, each item that is looked at may be another one's."""
+    def _are_plain(self, parent: Place) -> bool:
+        """Return True if the backend may list several sub-directories of ``parent`` in one call.
+
+        Not if the backend has threads and items must be statted: then each item may be processed by another thread.
+        """
         rank, finder = self._rank, self._finder
         kernel = rank.kernel
         if not kernel.enters or rank.throttle.is_on or finder.opens_items or rank.options.dereference:
             return False
-        return (kernel.works_here or not finder.mask) and not rank.sources[around.root].mounted.any
+        return (kernel.works_here or not finder.mask) and not rank.sources[parent.root].mounted.any
 
-    def _enter_all(self, around: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Steps:
-        """Enters some that lie beside each other; those that are no plain cases one by one."""
-        if self._finder.tells_all(depth_in(around) + 1):
-            yield from self._tell_paths(around, names, inodes)
+    def _enter_all(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Steps:
+        """List some sibling directories in one batch; those that the backend cannot process are done one by one."""
+        if self._finder.tells_all(depth_in(parent) + 1):
+            yield from self._tell_paths(parent, names, inodes)
             return
-        found = yield from self._look_into(around, names, inodes)
+        found = yield from self._look_into(parent, names, inodes)
         for name, inode, within in zip(names, inodes, found, strict=True):
             if within is None:
-                yield from self._enter(around, name, inode)
+                yield from self._enter(parent, name, inode)
             else:
                 self._result.count(counts.UNSCANNED, -1)
-                yield from self._tell(_below(around, name, inode), within)
+                yield from self._tell(_below(parent, name, inode), within)
 
-    def _tell_paths(self, around: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Steps:
-        """As ``_enter_all``, where paths alone are told, and all of them."""
+    def _tell_paths(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Steps:
+        """As ``_enter_all``, where only paths are reported, of all items."""
         rank, result, finder = self._rank, self._result, self._finder
         try:
-            directory, device = rank.open_source(around), rank.source_device(around) or 0
-        except Problem:  # which each tells by itself
+            directory, device = rank.open_source(parent), rank.source_device(parent) or 0
+        except Problem:  # ``_enter`` reports it for each directory
             for name, inode in zip(names, inodes, strict=True):
-                yield from self._enter(around, name, inode)
+                yield from self._enter(parent, name, inode)
             return
-        batch = Paths(directory, pack_names(names), array("Q", inodes), device, MOST_PATHS, finder.above(around))
-        told = yield from rank.done(batch)
-        finder.tell_paths(result, told.text, told.sums, self._telling)
-        enters = finder.enters(depth_in(around) + 1)
-        for row, code in enumerate(told.verdicts.codes):
+        batch = Paths(directory, pack_names(names), array("Q", inodes), device, MOST_PATHS, finder.above(parent))
+        written = yield from rank.done(batch)
+        finder.tell_paths(result, written.text, written.sums, self._telling)
+        enters = finder.enters(depth_in(parent) + 1)
+        for row, code in enumerate(written.verdicts.codes):
             if code != Code.DONE:
-                yield from self._enter(around, names[row], inodes[row])
+                yield from self._enter(parent, names[row], inodes[row])
                 continue
             result.count(counts.UNSCANNED, -1)
-            left = told.left.get(row)
-            if left is not None and enters:
-                inside = unpack_names(left.names)
+            remaining = written.left.get(row)
+            if remaining is not None and enters:
+                inside = unpack_names(remaining.names)
                 result.count(counts.UNSCANNED, len(inside))
-                self.add(_below(around, names[row], inodes[row]), inside, left.inodes)
+                self.add(_below(parent, names[row], inodes[row]), inside, remaining.inodes)
 
     def _look_into(
-        self, around: Place, names: Sequence[bytes], inodes: Sequence[int]
+        self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]
     ) -> Stepwise[Sequence[Within | None]]:
-        """What is in each of these directories; None if that wants care."""
+        """Let the backend list these directories; return what each contains, or None for one that must be done by
+        itself.
+        """
         rank = self._rank
         try:
-            directory, device = rank.open_source(around), rank.source_device(around) or 0
-        except Problem:  # which each tells by itself
+            directory, device = rank.open_source(parent), rank.source_device(parent) or 0
+        except Problem:  # ``_enter`` reports it for each directory
             return [None] * len(names)
-        seen = self._finder.seen_at_once(around, names)
+        seen = self._finder.seen_at_once(parent, names)
         batch = Look(directory, pack_names(names), array("Q", inodes), device, NAMES_AT_ONCE - 1, *seen)
         looked = yield from rank.done(batch)
         return [looked.found.get(row) for row in range(len(names))]
 
     def _tell_all(self, place: Place, packed: bytes, kinds: bytes, inodes: Sequence[int]) -> None:
-        """Paths alone are told, and all of them."""
+        """Report the paths of all items of a directory."""
         self._finder.tell_all_in(self._result, place, packed, kinds, self._telling)
         self._go_into_all(place, packed, kinds, inodes)
 
     def _go_into_all(self, place: Place, packed: bytes, kinds: bytes, inodes: Sequence[int]) -> None:
+        """Add all directories among these names to those to be entered, unless they are too deep."""
         if DIRECTORY in kinds and self._finder.enters(depth_in(place)):
             self._go_into(place, packed, inodes, [row for row, kind in enumerate(kinds) if kind == DIRECTORY])
 
     def _tell(self, place: Place, within: Within) -> Steps:
+        """Process what the backend has returned for a directory."""
         if within.summed:
             self._finder.sum_all(self._result, place, within.kinds, within.summed)
             self._go_into_all(place, within.names, within.kinds, within.inodes)
@@ -207,27 +221,28 @@ class _Walk(ToEnter):
                 return
         self._finder.listed(place, len(within.kinds))
 
-    def _enter(self, around: Place, name: bytes, inode: int) -> Steps:
+    def _enter(self, parent: Place, name: bytes, inode: int) -> Steps:
+        """Enter one directory that was found as ``name`` with this inode number."""
         rank = self._rank
-        path = around.path + b"/" + name if around.path else name
-        sources, below = rank.sources[around.root], around
+        path = parent.path + b"/" + name if parent.path else name
+        sources, below = rank.sources[parent.root], parent
         try:
-            identity = sources.listed_identity(path, inode, around.source_id.mount)
-            below = Place(around.root, path, identity, NOWHERE, False, False)
+            identity = sources.listed_identity(path, inode, parent.source_id.mount)
+            below = Place(parent.root, path, identity, NOWHERE, False, False)
         except Problem as problem:
             self._result.count(counts.UNSCANNED, -1)
             if problem.errno != errno.ENOENT:
-                self._unread(around._replace(path=path), problem)
-            elif (replaced := self._replaced(around)) is not None:
-                self._unread(around, replaced)
+                self._unread(parent._replace(path=path), problem)
+            elif (replaced := self._replaced(parent)) is not None:
+                self._unread(parent, replaced)
             return
-        if self._finder.wish.same_device and identity.mount != around.source_id.mount:
+        if self._finder.wish.same_device and identity.mount != parent.source_id.mount:
             self._result.count(counts.UNSCANNED, -1)
             return
         yield from self.scan(below)
 
     def scan(self, place: Place) -> Steps:
-        """Lists a directory; what can't be read has failed."""
+        """List a directory and process its items; one that cannot be read has failed."""
         rank, result = self._rank, self._result
         self._has_begun = True
         result.count(counts.UNSCANNED, -1)
@@ -252,8 +267,11 @@ class _Walk(ToEnter):
         self._finder.listed(place, number)
 
     def _is_told(self, place: Place, listed: Listed) -> bool:
-        """Tells of some names of a large directory, if nothing else has to be known of them, as long as that is no more
-        than a task should tell."""
+        """Report some names of a large directory here, if only paths are reported and this task has not reported too
+        much yet.
+
+        Return True if they were reported.
+        """
         if self._telling.size >= MOST_TOLD or not self._finder.tells_all(depth_in(place)) or UNKNOWN in listed.kinds:
             return False
         self._tell_all(place, listed.names, listed.kinds, listed.inodes)
@@ -268,7 +286,7 @@ class _Walk(ToEnter):
         inodes: Sequence[int],
         seen: Rows | None = None,
     ) -> Steps:
-        """Tells of names of a directory, as ``Finder.look`` has them."""
+        """Test and report names of a directory; arguments as for ``Finder.look``."""
         self._has_begun = True
         if self._rank.throttle.is_on:
             yield from self._rank.throttle.spend(operations=len(kinds))
@@ -280,21 +298,23 @@ class _Walk(ToEnter):
             self._go_into(place, packed, inodes, rows)
 
     def _go_into(self, place: Place, packed: bytes, inodes: Sequence[int], rows: Sequence[int]) -> None:
-        """The directories in these rows are to be entered."""
+        """Add the directories in these rows to those to be entered."""
         names = packed.split(b"/")
         self._result.count(counts.UNSCANNED, len(rows))
         self.add(place, [names[row] for row in rows], [inodes[row] for row in rows])
 
     def _unread(self, place: Place, problem: Problem) -> None:
-        """What is in a directory can't be told. It has counted as told or skipped when it was found."""
+        """Report a directory whose contents cannot be listed. It counted as reported or skipped when it was found, and
+        no longer does.
+        """
         self._result.count(counts.DIRECTORIES if self._finder.is_told(place) else counts.SKIPPED, -1)
         self._result.fail(place, b"", problem, retry=Tried.NEVER)
 
-    def _task(self, around: Place, names: bytes, inodes: bytes) -> WalkDirs:
-        return WalkDirs(around, names, inodes)
+    def _task(self, parent: Place, names: bytes, inodes: bytes) -> WalkDirs:
+        return WalkDirs(parent, names, inodes)
 
 
-def _below(around: Place, name: bytes, inode: int) -> Place:
-    """A directory on the same mount."""
-    path = around.path + b"/" + name if around.path else name
-    return Place(around.root, path, Identity(around.source_id.mount, inode), NOWHERE, False, False)
+def _below(parent: Place, name: bytes, inode: int) -> Place:
+    """Return the ``Place`` of a sub-directory on the same mount."""
+    path = parent.path + b"/" + name if parent.path else name
+    return Place(parent.root, path, Identity(parent.source_id.mount, inode), NOWHERE, False, False)

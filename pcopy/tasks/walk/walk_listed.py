@@ -1,6 +1,6 @@
-"""WalkListed: rank 0 reads a list instead of walking; WalkPaths: paths of one are looked at.
+"""WalkListed: rank 0 reads a list of paths instead of walking a tree; WalkPaths: any rank stats paths of the list.
 
-What a saved listing tells of its items is not asked for again, if it is all that is wanted.
+Items of a saved listing are not statted again if the listing has all that is needed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pcopy.walk.matching import UNKNOWN, Items
 from pcopy.walk.saved_listing import TIMES, Line, Recorded, SavedListing, from_root, without_return
 
 AT_ONCE = 256
-"""Lines that are looked at together."""
+"""Number of lines that are processed together."""
 
 LONG = 0.05
 """Seconds after which the rest of the list waits for the rank's other tasks."""
@@ -39,8 +39,8 @@ LONG = 0.05
 _PLACE = Place(0, b"", NOWHERE, NOWHERE, False, False)
 
 
-class WalkPaths(Kind, code=107, doing="looking at what is listed", is_note=False):
-    """The ``paths`` (each but the last one ended by a NUL), which start in ``directory``, are looked at and told."""
+class WalkPaths(Kind, code=107, doing="examining listed paths", is_note=False):
+    """Stats and reports ``paths`` (separated by NUL), which are relative to ``directory``."""
 
     directory: bytes
     paths: bytes
@@ -53,6 +53,7 @@ class WalkPaths(Kind, code=107, doing="looking at what is listed", is_note=False
         return _PLACE, self.paths.partition(b"\0")[0]
 
     def run(self, rank: Rank, result: Result) -> Steps:
+        """Stat the paths and report those that the expression matches."""
         finder = rank.own(Finder)
         names: list[bytes] = []
         statuses: list[os.stat_result] = []
@@ -67,23 +68,24 @@ class WalkPaths(Kind, code=107, doing="looking at what is listed", is_note=False
         if not names:
             return
         kinds = bytes(kind_of(status.st_mode) for status in statuses)
-        telling = finder.telling
-        here = -1
+        output = finder.telling
+        base = -1
         if finder.opens_items:
-            here = open_patiently(self.directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            base = open_patiently(self.directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            finder.tell_all(result, Items(here, b"", names, kinds, Rows.of(statuses, finder.mask)), telling)
+            finder.tell_all(result, Items(base, b"", names, kinds, Rows.of(statuses, finder.mask)), output)
         finally:
-            if here >= 0:
-                let_go(here)
-        telling.tell(rank, result)
+            if base >= 0:
+                let_go(base)
+        output.tell(rank, result)
 
 
 class WalkListed(Kind, code=108, doing="reading the list", is_note=False):
-    """The list ``file``; ``nul``: its paths end with a NUL. ``directory`` is the user's working one.
+    """Reads the list ``file``, whose paths end with a NUL if ``nul``. ``directory`` is the user's working directory.
 
-    All has to lie in the directory ``base``, unless that is empty; there the paths of a plain list start. A task reads
-    some of it, and leaves the rest to the next one: what it has found is begun meanwhile.
+    All paths must lie in the directory ``base``, unless that is empty; relative paths of a plain list start there. A
+    task reads a part of the list, and leaves the rest to the next one, so that tasks which it has spawned can run
+    meanwhile.
     """
 
     file: bytes
@@ -95,27 +97,30 @@ class WalkListed(Kind, code=108, doing="reading the list", is_note=False):
         return None
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        finder, telling, until = rank.own(Finder), rank.own(Finder).telling, time.monotonic() + LONG
+        """Read lines until ``LONG`` seconds have passed, then spawn a task for the rest."""
+        finder, output, deadline = rank.own(Finder), rank.own(Finder).telling, time.monotonic() + LONG
         try:
             listing, reading = rank.own(_OpenList).of(self)
             while lines := list(islice(reading, AT_ONCE)):
-                self._take(finder, result, telling, listing, lines)
-                if telling.size > MOST_TOLD:
-                    telling.tell(rank, result)
-                    telling = finder.telling
+                self._take(finder, result, output, listing, lines)
+                if output.size > MOST_TOLD:
+                    output.tell(rank, result)
+                    output = finder.telling
                 if rank.stop_reason is not None:
                     break
-                if time.monotonic() > until:
+                if time.monotonic() > deadline:
                     result.spawn(self, owner=0)
                     break
                 yield None
         except Refused as refused:
             rank.stop(str(refused))
             cast(Hearer, rank.sink).spoiled(str(refused))
-        telling.tell(rank, result)
+        output.tell(rank, result)
 
     def _path(self, listing: SavedListing, line: Line, top: bytes) -> bytes:
-        """As it is told; raises ``Refused`` if it does not lie in the base, whose path from the root is ``top``."""
+        """Return the path as it is reported; raise ``Refused`` if it does not lie in ``base``, whose absolute path is
+        ``top``.
+        """
         path = line.path
         if listing.directory is None and not self.nul:
             path = without_return(path, os.path.join(self.directory, self.base))
@@ -132,36 +137,40 @@ class WalkListed(Kind, code=108, doing="reading the list", is_note=False):
         return path
 
     def _take(
-        self, finder: Finder, result: Result, telling: Handover, listing: SavedListing, lines: Sequence[Line]
+        self, finder: Finder, result: Result, output: Handover, listing: SavedListing, lines: Sequence[Line]
     ) -> None:
-        """What is not known of these lines is looked at by any rank."""
+        """Report the items of these lines, and spawn a task for those that must be statted."""
         top = os.path.realpath(os.path.join(self.directory, self.base)).rstrip(b"/") if self.base else b""
         paths = [path for line in lines if (path := self._path(listing, line, top))]
         known = [line.known for line in lines if line.known is not None]
         rows = _rows(known, finder.mask) if len(known) == len(paths) and not finder.opens_all else None
-        looked_at = [row for row, each in enumerate(known) if each.type == S_IFDIR] if finder.opens_items else []
+        to_stat = [row for row, each in enumerate(known) if each.type == S_IFDIR] if finder.opens_items else []
         if rows is None:
-            looked_at = [*range(len(paths))]
-        if looked_at:
-            some = b"\0".join([paths[row] for row in looked_at])
-            result.spawn(WalkPaths(self.directory, some), len(looked_at) * CALL_COST)
-        if rows is None or len(looked_at) == len(paths):
+            to_stat = [*range(len(paths))]
+        if to_stat:
+            packed_paths = b"\0".join([paths[row] for row in to_stat])
+            result.spawn(WalkPaths(self.directory, packed_paths), len(to_stat) * CALL_COST)
+        if rows is None or len(to_stat) == len(paths):
             return
-        if looked_at:
-            left = sorted({*range(len(paths))}.difference(looked_at))
-            paths, known, rows = [paths[row] for row in left], [known[row] for row in left], rows.chosen(left)
+        if to_stat:
+            remaining = sorted({*range(len(paths))}.difference(to_stat))
+            paths, known, rows = (
+                [paths[row] for row in remaining],
+                [known[row] for row in remaining],
+                rows.chosen(remaining),
+            )
         kinds = bytes(KINDS.get(each.type, UNKNOWN) for each in known)
-        finder.tell_all(result, Items(-1, b"", paths, kinds, rows), telling)
+        finder.tell_all(result, Items(-1, b"", paths, kinds, rows), output)
 
 
 class _OpenList:
-    """On rank 0: the list, as far as it has been read."""
+    """The list that rank 0 reads, and the position up to which it has been read."""
 
     def __init__(self, rank: Rank) -> None:
         self._open: tuple[SavedListing, Iterator[Line]] | None = None
 
     def of(self, task: WalkListed) -> tuple[SavedListing, Iterator[Line]]:
-        """Raises ``Refused``."""
+        """Return the open list of the task and the iterator over its lines; raise ``Refused``."""
         if self._open is None:
             listing = SavedListing(task.file, "--from", nul=task.nul)
             self._open = listing, iter(listing)
@@ -173,7 +182,7 @@ class _OpenList:
 
 
 def _rows(known: Sequence[Recorded], mask: int) -> Rows | None:
-    """What is recorded as columns; None if something is missing."""
+    """Return recorded items as columns; None if a needed value is missing."""
     rows = Rows(0, mask)
     rows.number = len(known)
     fields = {column: field for field, (_, column) in FIELDS.items()}
@@ -190,6 +199,7 @@ def _rows(known: Sequence[Recorded], mask: int) -> Rows | None:
 
 
 def _values(known: Sequence[Recorded], field: str) -> Iterator[int | None]:
+    """Yield one field of all recorded items, in the unit of the columns."""
     for each in known:
         value: int | None = getattr(each, field)
         if value is not None and field == "allocated":
