@@ -1,1 +1,2 @@
-"""Tar archives as bytes: members, their headers, written and read, and the index. Knows no tasks, and opens nothing."""
+"""The tar format: members, reading and writing of headers, and the index of an archive. It knows no tasks, and opens no
+files."""

@@ -1,9 +1,9 @@
-"""Headers as they are written: ustar, with a pax header before it where that says more (pax(1), POSIX.1-2008).
+"""Writing of headers: ustar, preceded by a pax header for everything that ustar cannot express (pax(1), POSIX.1-2008).
 
-What is written of a member depends on the member only, so that an archive is the same whoever writes it. Times are
-those of last modification. Sparse files are stored as GNU tar does (``GNU.sparse``, version 1.0), ACLs and attributes
-under the names that it and bsdtar know. Names that are not UTF-8 stand as they are in the ustar header; one that is too
-long for that is in a pax header with ``hdrcharset=BINARY``.
+The bytes of a header depend only on the member, so that an archive is the same whichever ranks write it. The only time
+that is stored is mtime. Sparse files are stored in the format GNU.sparse 1.0, ACLs and extended attributes under the
+keys that GNU tar and bsdtar know. A name that is not UTF-8 is written unchanged into the ustar header; if it is too
+long for that, into a pax header with ``hdrcharset=BINARY``.
 """
 
 from __future__ import annotations
@@ -19,21 +19,23 @@ from pcopy.archive.member import BLOCK, FILE, Member, filled_up
 from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL
 
 _NAME_BYTES, _OWNER_BYTES = 100, 32
-"""Of the fields for a name or link, and for the name of an owner."""
+"""Bytes of the ustar fields: for a name or the target of a link, and for the name of a user or group."""
 _MOST_SIZE, _MOST_OWNER, _MOST_DEVICE = 0o77777777777, 0o7777777, 0o7777777
 _SECOND = 10**9
-"""In nanoseconds."""
+"""Nanoseconds of a second."""
 _ACLS = {ACCESS_ACL: b"SCHILY.acl.access", DEFAULT_ACL: b"SCHILY.acl.default"}
 _PLAIN_SIZE = 3 * BLOCK
-"""Bytes of the header of a member of which there is nothing more to say than its time."""
+"""Bytes of all headers of a member whose pax header contains only its mtime."""
 PLAIN_RECORD = b"30 mtime=%d.%09d\n"
+"""Format of the pax record of an mtime with a fraction of a second. Its length, 30, holds for ten digits of seconds."""
 _TEN_DIGITS = range(10**9, 10**10)
+"""Times, in seconds since 1970, that have ten digits."""
 PLAIN_TIMES = range(10**9 * _SECOND, (_MOST_SIZE + 1) * _SECOND)
-"""In nanoseconds: what a header, and perhaps a plain record, tells."""
+"""Times, in nanoseconds since 1970, that a ustar header or ``PLAIN_RECORD`` can express."""
 
 
 def header_of(member: Member) -> bytes:
-    """All that stands before the contents of ``member``; a multiple of 512 bytes."""
+    """Return all bytes that precede the contents of ``member``; their number is a multiple of 512."""
     seconds, part = divmod(member.mtime, _SECOND)
     stored, sparse_map = member.size, b""
     if member.extents is None and not member.xattrs and part and seconds in _TEN_DIGITS and _is_short(member):
@@ -48,7 +50,7 @@ def header_of(member: Member) -> bytes:
 
 
 def header_size(member: Member) -> int:
-    """How long ``header_of`` is."""
+    """Return the number of bytes of ``header_of``."""
     part = member.mtime % _SECOND
     if member.extents is None and not member.xattrs and _is_short(member):
         if not part and 0 <= member.mtime // _SECOND <= _MOST_SIZE:
@@ -59,7 +61,7 @@ def header_size(member: Member) -> int:
 
 
 def plain_sizes(sizes: Iterable[int], mtimes: Iterable[int]) -> list[int]:
-    """``whole_size`` of members that are no more than a header, a time and so many bytes."""
+    """Return ``whole_size`` of simple members, by their ``sizes`` and ``mtimes``."""
     most = BLOCK - 1
     return [
         (size + most & ~most) + (_PLAIN_SIZE if mtime % _SECOND else BLOCK)
@@ -68,43 +70,48 @@ def plain_sizes(sizes: Iterable[int], mtimes: Iterable[int]) -> list[int]:
 
 
 def plain_pax() -> bytes:
-    """The block before a record that tells a time and nothing else."""
+    """Return the header block of a pax header that contains only a time."""
     return pax_header(len(PLAIN_RECORD % (10**9, 0)))
 
 
 def end_of_plain(user: bytes, group: bytes) -> tuple[bytes, int]:
-    """The end of the header of a regular file, from its type on, and what that adds to its sum, with 8 spaces."""
+    """Return the end of the header of a regular file, from its type field on, for the owner ``user`` and ``group``.
+
+    Return also its contribution to the checksum, including 8 spaces for the checksum field itself.
+    """
     end, end_sum = _owner(user, group, 0)
     return FILE + bytes(_NAME_BYTES) + end, FILE[0] + end_sum + 8 * 32
 
 
 def is_short_name(name: bytes) -> bool:
+    """Return True if ``name`` fits into the ustar header."""
     return len(name) <= _NAME_BYTES
 
 
 def is_short_owner(uid: int, gid: int, user: bytes, group: bytes) -> bool:
+    """Return True if these numbers and names of user and group fit into the ustar header."""
     return uid <= _MOST_OWNER and gid <= _MOST_OWNER and len(user) < _OWNER_BYTES and len(group) < _OWNER_BYTES
 
 
 def records_size(member: Member) -> int:
-    """Return the bytes of the pax header before a ``member``, without what fills up its last block."""
+    """Return the bytes of the pax records of ``member``, without the padding of their last block."""
     return len(_records(member, stored_size(member)))
 
 
 def stored_size(member: Member) -> int:
-    """Bytes of its contents that stand in the archive after the header, not filled up."""
+    """Return the bytes of the contents that the archive stores after the header, without padding."""
     if member.kind != FILE:
         return 0
     return member.size if member.extents is None else member.extents.stored
 
 
 def whole_size(member: Member) -> int:
-    """Bytes of the archive that the member takes."""
+    """Return the bytes of the archive that ``member`` takes, with headers and padding."""
     return header_size(member) + filled_up(stored_size(member))
 
 
 def _is_short(member: Member) -> bool:
-    """Do all of its fields but the time fit into the ustar header?"""
+    """Return True if all fields of ``member`` except the time fit into the ustar header."""
     return (
         len(member.name) <= _NAME_BYTES
         and len(member.link) <= _NAME_BYTES
@@ -117,6 +124,11 @@ def _is_short(member: Member) -> bool:
 
 
 def _ustar(member: Member, stored: int, seconds: int) -> bytes:
+    """Return the ustar header of ``member``, with the size ``stored`` and the mtime ``seconds``.
+
+    A number that does not fit into its field is replaced by 0, and a name that is too long is truncated. A pax record
+    states the value in these cases.
+    """
     name, link, uid, gid = member.name[:_NAME_BYTES], member.link[:_NAME_BYTES], member.uid, member.gid
     numbers = b"%07o\0%07o\0%07o\0%011o\0%011o\0" % (
         member.mode,
@@ -132,13 +144,13 @@ def _ustar(member: Member, stored: int, seconds: int) -> bytes:
 
 
 def _sum(field: bytes) -> int:
-    """Of the bytes of a short field: an Adler-32 has it, and 1, in its lower half."""
+    """Return the sum of the bytes of a short ``field``. The lower half of its Adler-32 is this sum plus 1."""
     return (adler32(field) & 0xFFFF) - 1
 
 
 @lru_cache(4096)
 def _owner(user: bytes, group: bytes, device: int) -> tuple[bytes, int]:
-    """The end of a header, from the magic on, and the sum of its bytes."""
+    """Return the end of a header, from the magic on, and the sum of its bytes."""
     major, minor = _device(device)
     end = b"".join(
         (
@@ -153,22 +165,27 @@ def _owner(user: bytes, group: bytes, device: int) -> tuple[bytes, int]:
 
 
 def _device(device: int) -> tuple[int, int]:
+    """Return the major and minor number of a device; zeros if they do not fit into the header."""
     major, minor = os.major(device), os.minor(device)
     return (major, minor) if max(major, minor) <= _MOST_DEVICE else (0, 0)
 
 
 def _pax(records: bytes) -> bytes:
+    """Return a pax header with these ``records``, padded to a multiple of 512 bytes."""
     return pax_header(len(records)) + records.ljust(filled_up(len(records)), b"\0")
 
 
 @lru_cache(4096)
 def pax_header(size: int, kind: bytes = b"x") -> bytes:
-    """Return the block before records of ``size`` bytes, of one member (``x``) or of all that follow (``g``)."""
+    """Return the header block of a pax header with records of ``size`` bytes.
+
+    Its ``kind`` is ``x`` for the records of one member, and ``g`` for those of all members that follow.
+    """
     return _ustar(Member(b"././@PaxHeader", kind, 0o644, 0, 0, 0), size, 0)
 
 
 def record(key: bytes, value: bytes) -> bytes:
-    """One record of a pax header; its length counts itself."""
+    """Return one record of a pax header. The length at its beginning includes the digits of the length."""
     bare = len(key) + len(value) + 3
     length = bare + len(b"%d" % bare)
     length = bare + len(b"%d" % length)
@@ -176,7 +193,7 @@ def record(key: bytes, value: bytes) -> bytes:
 
 
 def _records(member: Member, stored: int) -> bytes:
-    """What the ustar header has no room for."""
+    """Return the pax records of everything that the ustar header of ``member`` cannot express."""
     found: list[tuple[bytes, bytes]] = []
     name, link = member.name, member.link
     names = [each for each in (name, link) if len(each) > _NAME_BYTES]
@@ -210,17 +227,19 @@ def _records(member: Member, stored: int) -> bytes:
 
 
 def _escaped(attribute: str) -> bytes:
-    """As GNU tar writes it: a key ends at the first equals sign."""
+    """Return the name of an ``attribute`` as GNU tar writes it in a key: a key ends at the first equals sign."""
     return attribute.encode("utf-8", "surrogateescape").replace(b"%", b"%25").replace(b"=", b"%3D")
 
 
 def _time(moment: int) -> bytes:
+    """Return a time in nanoseconds as text in seconds, with nine decimals unless these are zero."""
     seconds, part = divmod(abs(moment), _SECOND)
     text = b"%d.%09d" % (seconds, part) if part else b"%d" % seconds
     return b"-" + text if moment < 0 else text
 
 
 def _is_utf8(name: bytes) -> bool:
+    """Return True if ``name`` is valid UTF-8."""
     try:
         name.decode()
     except UnicodeDecodeError:
@@ -229,7 +248,7 @@ def _is_utf8(name: bytes) -> bool:
 
 
 def _map_of(member: Member) -> bytes:
-    """The map of a sparse file, which stands before its data; a last entry tells where the file ends."""
+    """Return the map of a sparse file, which precedes its data. A last entry of length 0 marks the end of the file."""
     assert member.extents is not None
     numbers = chain([len(member.extents) + 1], member.extents.numbers, [member.size, 0])
     text = bytearray()

@@ -1,4 +1,4 @@
-"""The trailer of an archive: names of files whose contents could not be read completely when the archive was made.
+"""The trailer of an archive: names of files whose contents could not be read completely when the archive was created.
 
 The headers of these files were written before that was known. The trailer follows the blocks of zeros that end an
 archive, so that other programs do not read it (``docs/formats/ptar_trailer.md``).
@@ -15,9 +15,10 @@ from pcopy.archive.reader import Broken, Read, is_header, number
 from pcopy.named import NamedTuple
 
 MOST_NAME_BYTES = 16 << 20
-"""Bytes of the names that a trailer lists, each with ``OVERHEAD``: a reader has all of them in memory."""
+"""Largest sum of the bytes of the names that a trailer lists, each with ``OVERHEAD``. A reader has all of them in
+memory."""
 OVERHEAD = 64
-"""Bytes that a name takes in the trailer, and in memory, besides its own."""
+"""Bytes that a name takes in the trailer, and in memory, in addition to its own."""
 _KEY, _NAME, _MORE = b"comment", b"incomplete: ", b"incomplete: other files, too"
 _AT = b"incomplete files are listed at "
 _LAST = re.compile(rb"\d+ comment=%b(\d{20})\n" % _AT)
@@ -29,24 +30,26 @@ HAS_MORE = "the contents of more files than can be listed are incomplete: they c
 
 
 class Incomplete(NamedTuple):
-    """Names of files whose contents are incomplete; ``has_more`` if there were too many to list."""
+    """The names of files whose contents are incomplete. ``has_more`` is true if there were too many to list."""
 
     names: Collection[bytes] = ()
     has_more: bool = False
 
     def __bool__(self) -> bool:
+        """Return True if any file is incomplete."""
         return bool(self.names) or self.has_more
 
     def trouble(self, name: bytes, otherwise: str = "") -> str:
-        """Return the error of the file ``name``; ``otherwise`` if it is complete."""
+        """Return the error text for the file ``name``; ``otherwise`` if its contents are complete."""
         return TROUBLE if name in self.names else otherwise
 
 
 NOTHING = Incomplete()
+"""The list of an archive without incomplete files."""
 
 
 def trailer(incomplete: Incomplete, end: int) -> bytes:
-    """Return the bytes that follow the ``end`` of an archive; both are multiples of ``RECORD``."""
+    """Return the bytes that follow an archive of ``end`` bytes; both sizes are multiples of ``RECORD``."""
     records = [record(_KEY, _NAME + name) for name in sorted(incomplete.names)]
     if incomplete.has_more:
         records.append(record(_KEY, _MORE))
@@ -58,9 +61,9 @@ def trailer(incomplete: Incomplete, end: int) -> bytes:
 
 
 def incomplete_in(read: Read, size: int) -> Incomplete:
-    """Return what the trailer of an archive of ``size`` bytes lists; nothing if the archive has none.
+    """Return the names that the trailer of an archive of ``size`` bytes lists; nothing if the archive has no trailer.
 
-    Raises ``ValueError`` if the trailer is damaged, and what ``read`` raises.
+    Raise ``ValueError`` if the trailer is damaged. Errors of ``read`` are passed on.
     """
     start = max(0, size - 2 * BLOCK)
     last = _LAST.fullmatch(read(start, size - start).rstrip(b"\0")[-_LAST_BYTES:])
@@ -82,7 +85,7 @@ def incomplete_in(read: Read, size: int) -> Incomplete:
 
 
 def _listed(body: bytes) -> Incomplete:
-    """Raises ``ValueError``."""
+    """Return the names that the records in ``body`` list. Raise ``ValueError`` if these are damaged."""
     names, has_more, at, size = set[bytes](), False, 0, 0
     start = b" %b=" % _KEY
     while at < len(body):

@@ -1,6 +1,6 @@
-"""The index of an archive: where some of its members begin, so that many ranks can read it at once.
+"""The index of an archive: offsets of some of its members, so that many ranks can read it at the same time.
 
-It is a hint, and trusted for nothing else: what stands at these offsets is read from the archive, and has to be headers
+The index is only a hint. What stands at its offsets is read from the archive, and must be headers
 (``docs/formats/ptar_index.md``).
 """
 
@@ -17,25 +17,31 @@ from pcopy.fsio.seekable_zstd import LARGEST_FRAME, MOST_FRAMES
 from pcopy.named import NamedTuple
 
 SUFFIX = b".idx"
-"""Behind the name of the archive."""
+"""Ending of the file name of an index, after the name of the archive."""
 MAGIC, VERSION = b"#pcopy-tar-index", 1
+"""First word of an index; the version of its format follows."""
 MOST_POINTS = 1 << 22
-"""Offsets of an index: they take 32 MiB of memory. ``ptar -c`` writes one for each MiB, at most."""
+"""Largest number of offsets in an index, which take 32 MiB of memory. ``ptar -c`` writes at most one for each MiB."""
 MOST_MEMBERS = 1024
-"""Members of gzip in one part: each costs a reader some time, also if it is empty."""
+"""Largest number of members of gzip in one part. Each takes a reader some time, even if it is empty."""
 LARGEST_COMPRESSED = LARGEST_FRAME + (LARGEST_FRAME >> 8) + 64 * MOST_MEMBERS
-"""Bytes of a part in the archive: contents that deflate cannot compress grow by less."""
+"""Largest number of bytes of a part in the archive. Contents that deflate cannot compress grow by less than this
+allows."""
 _LONGEST = 100
-"""Bytes of a line, at most."""
+"""Largest number of bytes in a line."""
 _FRAME = re.compile(rb"frame ([0-9]{1,10}) ([0-9]{1,10})")
 _LINE = re.compile(rb"[0-9]{1,19}")
 
 
 class Index(NamedTuple):
-    """Of an archive of ``size`` bytes that was last changed at ``mtime`` (nanoseconds since 1970): ``points`` are
-    offsets of members in their order, the first of which is 0; the last member ends at ``end``. ``frames`` are the
-    sizes of the parts of an archive that is made of parts and has no table of its own: compressed, and before. A part
-    is one member of gzip, or several."""
+    """The index of an archive of ``size`` bytes with this ``mtime`` (nanoseconds since 1970).
+
+    Fields:
+      points: offsets of members in increasing order, beginning with 0.
+      end: the offset at which the last member ends.
+      frames: for a gzip archive, which has no table of its own: for each part its bytes in the archive and its bytes
+          before compression. A part consists of one or several members of gzip.
+    """
 
     size: int
     mtime: int
@@ -45,10 +51,10 @@ class Index(NamedTuple):
 
 
 def joined(frames: Sequence[tuple[int, int]]) -> NumberPairs:
-    """Return ``frames``, of which neighbours are one part if there are more than ``MOST_FRAMES``.
+    """Return ``frames``, with neighbours merged into one part if there are more than ``MOST_FRAMES``.
 
-    Members of gzip that stand behind one another decompress to their contents behind one another. The result has more
-    than ``MOST_FRAMES`` parts only if larger ones would be needed.
+    Consecutive members of gzip decompress to consecutive contents, so they can be one part. The result has more than
+    ``MOST_FRAMES`` parts only if the parts would become too large.
     """
     most = min(MOST_MEMBERS, -(-len(frames) // MOST_FRAMES))
     parts, members = array("q"), most
@@ -64,6 +70,7 @@ def joined(frames: Sequence[tuple[int, int]]) -> NumberPairs:
 
 
 def packed(index: Index) -> bytes:
+    """Return the file contents of an index."""
     lines = [b"%b %d %d %d" % (MAGIC, VERSION, index.size, index.mtime)]
     lines += [b"frame %d %d" % (compressed, size) for compressed, size in index.frames]
     lines += [b"%d" % point for point in index.points]
@@ -72,15 +79,16 @@ def packed(index: Index) -> bytes:
 
 
 def unpacked(stream: BinaryIO, size: int, mtime: int, contents: int | None = None) -> Index:
-    """Return the index in ``stream``, of an archive that has this ``size`` and ``mtime``.
+    """Return the index that ``stream`` contains, for an archive that has this ``size`` and ``mtime``.
 
-    Line 1 is checked before anything else is read, and no line may be longer than any valid one. So memory is taken for
-    numbers only: 8 bytes for each offset, 16 for each part. Reading ends at the first offset that does not lie in the
-    archive, so that the time is bounded by the size of the archive, too. Raises ``ValueError`` if it is no index, or
-    not that of this archive, and ``OSError``.
+    The first line is checked before anything else is read, and no line may be longer than a valid one. So memory is
+    used for numbers only: 8 bytes for each offset, 16 for each part. Reading stops at the first offset that is not in
+    the archive, so that the time is bounded by the size of the archive.
+
+    Raise ``ValueError`` if it is no index or belongs to another archive, and ``OSError`` if it cannot be read.
 
     Args:
-        contents: bytes of the archive, decompressed. If it is None, the parts in the index say how many these are.
+      contents: bytes of the decompressed archive. If it is None, the parts in the index state it.
     """
     _check_first(stream.readline(_LONGEST), size, mtime)
     line, frames = _frames(stream, size)
@@ -95,19 +103,19 @@ def unpacked(stream: BinaryIO, size: int, mtime: int, contents: int | None = Non
         raise ValueError("it has no end")
     end = int(line[4:])
     if end > limit or end >= LARGEST:
-        raise ValueError("it ends behind the archive")
+        raise ValueError("it extends beyond the end of the archive")
     if (points[0] != 0 or points[-1] >= end) if points else end:
         raise ValueError("its offsets are out of order")
     return Index(size, mtime, points, end, frames)
 
 
 def _frames(stream: BinaryIO, size: int) -> tuple[bytes, NumberPairs]:
-    """Return the first line that describes no part of the archive, and the parts. Raises ``ValueError``."""
+    """Return the first line after the lines of parts, and the parts. Raise ``ValueError`` if the parts are invalid."""
     line, frames, compressed = _line(stream), NumberPairs(array("q")), 0
     while (found := _FRAME.fullmatch(line)) is not None and compressed <= size:
         if len(frames) == MOST_FRAMES:
             raise ValueError(f"it has more than {MOST_FRAMES:,} parts, which is the limit")
-        if not int(found[1]):  # nothing would limit their number
+        if not int(found[1]):  # without this their number would be unlimited
             raise ValueError("its parts are not those of the archive")
         compressed += int(found[1])
         frames.numbers.extend((int(found[1]), int(found[2])))
@@ -118,33 +126,32 @@ def _frames(stream: BinaryIO, size: int) -> tuple[bytes, NumberPairs]:
 
 
 def _point(line: bytes, before: int, limit: int) -> int:
-    """Return the offset in a line, which is greater than the one ``before`` and less than ``limit``.
-
-    Raises ``ValueError``.
-    """
+    """Return the offset in a line. Raise ``ValueError`` unless it is greater than ``before`` and less than
+    ``limit``."""
     if not _LINE.fullmatch(line):
-        raise ValueError("it holds what is no offset")
+        raise ValueError("it has a line that is not an offset")
     point = int(line)
     if point <= before or point % 512:
         raise ValueError("its offsets are out of order")
     if point >= limit:
-        raise ValueError("it ends behind the archive")
+        raise ValueError("it extends beyond the end of the archive")
     return point
 
 
 def _check_first(line: bytes, size: int, mtime: int) -> None:
-    """Raises ``ValueError``."""
+    """Raise ``ValueError`` unless ``line`` is the first line of an index of an archive with this ``size`` and
+    ``mtime``."""
     words = line.rstrip(b"\n").split(b" ")
     if words[0] != MAGIC or len(words) != 4 or not line.endswith(b"\n"):
-        raise ValueError("it is no index of an archive")
+        raise ValueError("it is not an index of a tar archive")
     if words[1] != b"%d" % VERSION:
-        raise ValueError("it has another version")
+        raise ValueError("it has a format version that is not supported")
     if words[2:] != [b"%d" % size, b"%d" % mtime]:
-        raise ValueError("the archive has changed since it was made")
+        raise ValueError("the archive has changed since the index was made")
 
 
 def _line(stream: BinaryIO) -> bytes:
-    """Return the next line, without its newline. Raises ``ValueError``."""
+    """Return the next line, without its newline. Raise ``ValueError`` if it is too long, or the file ends."""
     line = stream.readline(_LONGEST)
     if not line.endswith(b"\n"):
         raise ValueError("it has a line that is too long" if len(line) == _LONGEST else "it has no end")

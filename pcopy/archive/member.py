@@ -1,6 +1,6 @@
-"""A member of an archive, and what its name may be.
+"""Members of an archive, and the rules for their names.
 
-Names are bytes, as they stand in the archive; a directory's ends with a slash.
+Names are bytes, as they stand in the archive; the name of a directory ends with a slash.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from typing import Any, Self, overload
 from pcopy.named import NamedTuple
 
 BLOCK = 512
-"""Bytes of which headers are made, and which contents are filled up to."""
+"""Bytes of a block: headers consist of blocks, and contents are padded to a multiple of it."""
 RECORD = 10240
-"""An archive is filled up to multiples of so many bytes: tar's blocking factor of 20."""
+"""Bytes to a multiple of which an archive is padded: the default blocking factor of tar, 20 blocks."""
 
 FILE, LINK, SYMLINK, CHARACTER, DEVICE, DIRECTORY, FIFO = b"0", b"1", b"2", b"3", b"4", b"5", b"6"
-"""The types of members; LINK is a further name of an earlier one."""
+"""Types of members, as in the type field of a header. LINK is a hard link to an earlier member."""
 
 MOST_HEADERS = 1 << 20
-"""Bytes of all pax headers and long names of one member, and of all global headers, that are written and read."""
+"""Largest sum of the bytes of all pax headers and long names of one member, and of all global headers, for writing and
+for reading."""
 LONGEST_NAME, LONGEST_TEXT = 255, 4095
-"""Bytes of a name in a directory, and of the text of a symbolic link, at most (linux/limits.h)."""
+"""Largest number of bytes of a file name, and of the target of a symbolic link (linux/limits.h)."""
 
 _OF_MODE = {
     stat.S_IFREG: FILE,
@@ -38,17 +39,17 @@ _FORMAT = {kind: mode for mode, kind in _OF_MODE.items()} | {LINK: stat.S_IFREG}
 
 
 class NumberPairs(Sequence[tuple[int, int]]):
-    """Pairs of numbers, packed: 16 bytes of memory for each."""
+    """A sequence of pairs of integers in packed form, which takes 16 bytes of memory for each pair."""
 
     __slots__ = ("numbers",)
 
     def __init__(self, numbers: array[int]) -> None:
-        """``numbers``: first and second ones in turn, of type code ``q``."""
+        """Use ``numbers``, an array of type code ``q`` that contains the first and second numbers in turn."""
         self.numbers = numbers
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[int, int]]) -> Self:
-        """Return them packed."""
+        """Return ``pairs`` in packed form."""
         return cls(array("q", (number for pair in pairs for number in pair)))
 
     @classmethod
@@ -86,21 +87,31 @@ class NumberPairs(Sequence[tuple[int, int]]):
 
 
 class Extents(NumberPairs):
-    """The stretches of a sparse file that hold data: offset and length of each."""
+    """The parts of a sparse file that hold data, each as offset and length."""
 
     __slots__ = ()
 
     @property
     def stored(self) -> int:
-        """The sum of all lengths."""
+        """The sum of all lengths, in bytes."""
         return sum(memoryview(self.numbers)[1::2])
 
 
 class Member(NamedTuple):
-    """``mode`` holds the permission bits, ``mtime`` nanoseconds since 1970. ``size`` is that of the contents, holes
-    included; of what is no file it is 0. ``link``: the text of a symbolic link, or the name of the member that a LINK
-    is another name of. ``extents`` is None unless the file is stored without its holes. ``user`` and ``group`` are
-    names, empty where nobody tells them."""
+    """A member of an archive.
+
+    Fields:
+      name: the name, as it stands in the archive.
+      kind: the type (FILE, LINK, ...).
+      mode: the permission bits.
+      mtime: nanoseconds since 1970.
+      size: bytes of the contents, holes included; 0 unless it is a file.
+      link: the target of a symbolic link, or the name of the member to which a LINK is a hard link.
+      device: the device number of a device.
+      xattrs: names and values of extended attributes, with ACLs.
+      extents: None unless the file is stored without its holes.
+      user, group: names of the owner; empty if they are unknown.
+    """
 
     name: bytes
     kind: bytes
@@ -118,7 +129,7 @@ class Member(NamedTuple):
 
     @property
     def primitives(self) -> tuple[Any, ...]:
-        """The fields as values that ``marshal`` takes; ``from_primitives`` is the inverse."""
+        """The fields as values that ``marshal`` accepts; ``from_primitives`` is the inverse."""
         extents = self.extents if self.extents is None else self.extents.packed
         return (*self[:_EXTENTS], extents, *self[_EXTENTS + 1 :])
 
@@ -131,27 +142,30 @@ class Member(NamedTuple):
 
     @property
     def st_mode(self) -> int:
-        """As stat(2) tells it."""
+        """Type and permission bits, as stat(2) reports them."""
         return _FORMAT[self.kind] | self.mode
 
 
 def kind_of(mode: int) -> bytes:
-    """The type of a member for an ``st_mode``; empty for a socket, which no archive holds."""
+    """Return the type of a member for an ``st_mode``; empty for a socket, which no archive can hold."""
     return _OF_MODE.get(stat.S_IFMT(mode), b"")
 
 
 def filled_up(size: int, unit: int = BLOCK) -> int:
-    """``size``, up to the next multiple of ``unit``."""
+    """Return ``size`` rounded up to a multiple of ``unit``."""
     return -(-size // unit) * unit
 
 
 class Unsafe(ValueError):
-    """A name that would lead out of the directory that is extracted into; its text says why."""
+    """Error for a name that leads out of the directory that is extracted into, or contains a NUL; its text is the
+    reason."""
 
 
 def safe_path(name: bytes) -> bytes:
-    """The path of a member below the directory that it is extracted into, without a leading or trailing slash; empty
-    for that directory itself. Raises ``Unsafe``."""
+    """Return the path of a member below the directory that is extracted into, without a leading or trailing slash.
+
+    The path is empty for that directory itself. Raise ``Unsafe`` if the name leads out of it.
+    """
     if name.startswith(b"/"):
         name = name.lstrip(b"/")
     if b"./" not in name and b"//" not in name and name[-1:] not in (b"/", b"."):
@@ -167,9 +181,9 @@ def safe_path(name: bytes) -> bytes:
 
 
 def refusal(member: Member) -> str:
-    """Return why a member cannot be unpacked, whatever else is in the archive or the target; empty if it can.
+    """Return why a member can never be extracted, whatever else is in the archive or the target; empty if it can.
 
-    All that read archives ask this function.
+    Everything that reads archives uses this function.
     """
     try:
         path = safe_path(member.name)
@@ -180,33 +194,34 @@ def refusal(member: Member) -> str:
     if len(path) > LONGEST_NAME and max(map(len, path.split(b"/"))) > LONGEST_NAME:
         return f"its name has a part of more than {LONGEST_NAME} bytes"
     if member.kind == SYMLINK and not 0 < len(member.link) <= LONGEST_TEXT:
-        return f"a symbolic link with a text of {len(member.link):,} bytes: 1 to {LONGEST_TEXT:,} are possible"
+        return f"a symbolic link whose target has {len(member.link):,} bytes: 1 to {LONGEST_TEXT:,} are allowed"
     return _link_refusal(member.link) if member.kind == LINK else ""
 
 
 def _link_refusal(link: bytes) -> str:
-    """Return why a hard link to what is called ``link`` cannot be made; empty if it can."""
+    """Return why a hard link to ``link`` can never be created; empty if it can."""
     try:
-        return "" if safe_path(link) else "it is a link to nothing"
+        return "" if safe_path(link) else "it is a link to an empty name"
     except Unsafe:
-        return "it is a link to what lies outside of the directory"
+        return "it is a link to an item outside of the directory"
 
 
 _EXTENTS = Member._fields.index("extents")
 
 
 def order_key(path: bytes) -> bytes:
-    """What sorts paths so that a directory comes before what is in it, and all of that beside each other."""
+    """Return a key that sorts paths so that a directory is followed by all that is below it, which stands together."""
     return path.replace(b"/", b"\0")
 
 
 def name_in_archive(given: bytes, path: bytes) -> bytes:
-    """The name of a member: ``path`` below the PATH that was ``given``, without what tar strips from the front."""
+    """Return the name of a member: ``path`` below the PATH ``given`` by the user, without the prefix that
+    tar strips."""
     name = os.path.join(given, path) if path else given
     if name.startswith(b"/"):
         name = name.lstrip(b"/") or b"./"
     if b".." in name:
         parts = name.split(b"/")
-        if b".." in parts:  # as tar does: what is before the last of them goes, too
+        if b".." in parts:  # as tar does, the components up to the last .. are removed
             name = b"/".join(parts[len(parts) - parts[::-1].index(b"..") :]) or b"./"
     return name

@@ -1,7 +1,7 @@
-"""Reads headers: ustar, pax, GNU's and older ones, from any offset of an archive.
+"""Reading of headers (ustar, pax, GNU and older formats) from any offset of an archive.
 
-Rule: whatever the bytes are, what comes out is a member or a ``Damage`` that tells where and what is wrong; nothing
-else is raised. After a header that is none, the next one is looked for, as tar does.
+Whatever bytes are read, each result is a member or a ``Damage``, which states the place and the error. Nothing else is
+raised, except errors of reading. After an invalid header the next valid one is looked for, as tar does.
 """
 
 from __future__ import annotations
@@ -27,43 +27,56 @@ from pcopy.archive.records import (
 from pcopy.named import NamedTuple
 
 Read = Callable[[int, int], bytes]
-"""Reads from an offset so many bytes of the archive; fewer at its end, and where the next one cannot be read. May raise
-``OSError``."""
+"""Function that returns bytes of the archive: from an offset on, and how many.
+
+It returns fewer bytes at the end of the archive, and before a place that cannot be read. It may raise ``OSError``.
+"""
 
 WINDOW = 64 << 10
-"""Bytes that are read at once where headers stand close together."""
+"""Bytes that one call reads where headers are close together."""
 _LONGEST_PAIR = 100
-"""Bytes that a header has for a stretch of data of a sparse file, at most."""
+"""Largest number of bytes that a header has for one extent of a sparse file."""
 
 _ZEROS = bytes(BLOCK)
 _GLOBAL, _OWN, _SOLARIS, _LONG_NAME, _LONG_LINK, _OLD_SPARSE, _VOLUME = b"g", b"x", b"X", b"L", b"K", b"S", b"V"
 _EXTENSIONS = (_GLOBAL, _OWN, _SOLARIS, _LONG_NAME, _LONG_LINK)
 _OF_ALL = frozenset((b"path", b"linkpath", b"size", b"uid", b"gid", b"uname", b"gname", b"mtime"))
-"""Records of a global header that are applied to the members after it."""
+"""Keys of the records of a global header that are applied to the members after it."""
 _OF_ONE = (b"GNU.sparse.", b"SCHILY.xattr.", b"SCHILY.acl.", b"LIBARCHIVE.xattr.")
-"""Keys of records that describe one file: in a global header they are refused, as no program writes them there."""
+"""Prefixes of the keys of records that describe a single file. They are refused in a global header, because no program
+writes them there."""
 _PLACE_AND_NAME = frozenset((b"size", b"path", b"GNU.sparse.name"))
-"""Records that say where a member ends and what its name is."""
+"""Keys of the records that determine the end of a member, and its name."""
 _LONGEST_KEY = 64
-"""Bytes that hold the length and the key of each of these records."""
+"""Bytes that are enough for the length and the key of a record of ``_PLACE_AND_NAME``."""
 _LONGEST_VALUE = 8 << 10
-"""Bytes of each of these records: a path is below 4 KiB."""
+"""Largest number of bytes of a record of ``_PLACE_AND_NAME`` that is read: a path is shorter than 4 KiB."""
 _DEVICES = (b"3", b"4")
 _CONTINUED = b"M"
 _PLAIN = (FILE, LINK, SYMLINK, *_DEVICES, DIRECTORY, b"6")
 _OTHERS = {b"\0": FILE, b"7": FILE, b"D": DIRECTORY}
 _WITHOUT_DATA = frozenset((SYMLINK, *_DEVICES, DIRECTORY, b"6"))
-"""Types after which no data stand, whatever size the header states (pax(1)): so do GNU tar -x, bsdtar and tarfile."""
+"""Types of members that are not followed by data, whatever size their header states (pax(1)). GNU tar -x, bsdtar and
+tarfile read them alike."""
 _OLD_FILES = frozenset((FILE, b"\0", b"7"))
-"""Types of files which, if the name ends with a slash, are directories, as before ustar."""
+"""Types of files that are directories if their name ends with a slash, as in formats before ustar."""
 _SUM = 65521
-"""The lower half of an Adler-32 is the sum of all bytes and 1, modulo this: far quicker than to add them here."""
+"""Modulus of Adler-32, whose lower half is the sum of all bytes plus 1. Computing the sum in this way is far quicker
+than in Python."""
 _OCTAL = frozenset(b"01234567")
 
 
 class FoundMember(NamedTuple):
-    """A member: its first header stands at ``offset``, its contents from ``data`` on, ``stored`` bytes; the ``next``
-    header follows. ``trouble``: what of its metadata can't be had; ``remark``: what else is odd about it."""
+    """A member that was read from the archive.
+
+    Fields:
+      offset: the offset of its first header.
+      member: the member.
+      data, stored: the offset and the bytes of its stored contents.
+      next: the offset of the next header.
+      trouble: an error about metadata that cannot be read; empty if there is none.
+      remark: a warning about anything else; empty if there is none.
+    """
 
     offset: int
     member: Member
@@ -75,7 +88,10 @@ class FoundMember(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """At ``offset`` something is wrong; ``name`` is that of the member, if it is known. ``is_cut``: nothing follows."""
+    """An error at ``offset`` of the archive.
+
+    ``name`` is the name of the member, if it is known. ``is_cut`` is true if the archive ends there.
+    """
 
     offset: int
     name: bytes
@@ -84,14 +100,14 @@ class Damage(NamedTuple):
 
 
 class Broken(Exception):
-    """What stands here is no header, or contradicts itself; the next one is looked for from ``after`` on, if that is
+    """Error for an invalid or contradictory header. The next header is looked for at the offset ``after``, if that is
     known."""
 
     after: int | None = None
 
 
 class Cut(Exception):
-    """Nothing stands here."""
+    """Error for an archive that ends too early."""
 
 
 def members(
@@ -102,11 +118,14 @@ def members(
     known: dict[bytes, bytes] | None = None,
     most_extents: int = MOST_EXTENTS,
 ) -> Iterator[FoundMember | Damage]:
-    """All members from ``start`` on, up to the end of the archive, or those that begin before ``end``.
+    """Yield the members and the damage from ``start`` on, up to the end of the archive.
 
-    ``known`` are the records of global headers; those that are met are added. The last one is followed by nothing, or
-    by a ``Damage`` that says that the archive is cut. A sparse file with more than ``most_extents`` stretches of data
-    is a ``Damage``, too.
+    If the archive is truncated, the last result is a ``Damage`` that says so.
+
+    Args:
+      end: if it is not None, only members that begin before it are read.
+      known: records of earlier global headers; those that are read are added.
+      most_extents: a sparse file with more extents is reported as ``Damage``.
     """
     source = Source(read, most_extents)
     shared = {} if known is None else known
@@ -133,11 +152,12 @@ def members(
 
 
 def found_next(source: Source, damage: Damage) -> int:
+    """Return the offset at which the next header after a damaged member is looked for."""
     return source.after.get(damage.offset, damage.offset + BLOCK)
 
 
 def next_header(source: Source, at: int) -> int | None:
-    """Where the next header stands, at ``at`` or later; None if there is none."""
+    """Return the offset of the next header, at ``at`` or later; None if there is none."""
     while block := source.block(at):
         if block != _ZEROS and is_header(block):
             return at
@@ -146,7 +166,7 @@ def next_header(source: Source, at: int) -> int | None:
 
 
 class Source:
-    """Blocks of an archive, read some at a time."""
+    """The archive, read in windows of some blocks."""
 
     def __init__(self, read: Read, most_extents: int = MOST_EXTENTS) -> None:
         self._read = read
@@ -154,10 +174,10 @@ class Source:
         self._window = b""
         self._start = 0
         self.after: dict[int, int] = {}
-        """Where the next header stands after a member that is damaged."""
+        """Offsets of the next header after a damaged member, by the offset of that member."""
 
     def block(self, at: int) -> bytes:
-        """The 512 bytes at ``at``; empty where the archive ends before."""
+        """Return the block at the offset ``at``; empty if the archive ends before its end."""
         offset = at - self._start
         block = self._window[offset : offset + BLOCK] if offset >= 0 else b""
         if len(block) < BLOCK:
@@ -166,6 +186,7 @@ class Source:
         return block if len(block) == BLOCK else b""
 
     def bytes(self, at: int, size: int) -> bytes:
+        """Return ``size`` bytes from the offset ``at`` on; fewer at the end of the archive."""
         offset = at - self._start
         if offset >= 0 and offset + size <= len(self._window):
             return self._window[offset : offset + size]
@@ -173,20 +194,26 @@ class Source:
 
 
 def is_header(block: bytes) -> bool:
-    """Is its checksum right?"""
+    """Return True if the checksum of the header ``block`` is right.
+
+    Some old programs sum signed bytes; their checksum is accepted, too.
+    """
     try:
-        told = number(block[148:156])
+        stated = number(block[148:156])
     except Broken:
         return False
     field = block[148:156]
-    if ((adler32(block) & 0xFFFF) - 1 - told - sum(field) + 256) % _SUM == 0:
+    if ((adler32(block) & 0xFFFF) - 1 - stated - sum(field) + 256) % _SUM == 0:
         return True
     signed = sum(byte - 256 if byte > 127 else byte for byte in block[:148] + block[156:]) + 256
-    return told == signed
+    return stated == signed
 
 
 def number(field: bytes) -> int:
-    """In octal digits, or as GNU tar writes what is too large for these; below 2**63. Raises ``Broken``."""
+    """Return the number in a ``field`` of a header: octal digits, or the binary form of GNU tar for larger numbers.
+
+    Raise ``Broken`` if it is invalid, or not below 2**63.
+    """
     if field[:1] >= b"\x80":
         value = int.from_bytes(field, "big")
         bits = 8 * len(field)
@@ -201,19 +228,20 @@ def number(field: bytes) -> int:
 
 
 def _check_size(at: int, size: int) -> None:
-    """Raises ``Broken``."""
+    """Raise ``Broken`` if a member at the offset ``at`` cannot have this ``size``."""
     if size < 0:
         raise Broken("a member of a negative size")
     if at + size > LARGEST - 2 * BLOCK:
-        raise Broken(f"a member of {size} bytes")
+        raise Broken(f"a member of {size} bytes, which is too large")
 
 
 def _text(field: bytes) -> bytes:
+    """Return the text of a ``field``, which a NUL ends."""
     return field.partition(b"\0")[0]
 
 
 class _Before:
-    """What stands before the header of a member, and says more of it."""
+    """The extension headers that precede the header of a member: pax headers, long names and long links of GNU tar."""
 
     def __init__(self) -> None:
         self.records = PaxRecords()
@@ -221,12 +249,13 @@ class _Before:
         self.link = b""
         self.size = 0
         self.excess = ""
-        """Why not all of it was read, if it is too long: the member cannot be had, and its data are passed over."""
+        """Error text if the headers are too long and were not read completely. The member is then damaged, and its data
+        are skipped."""
 
     def read(self, source: Source, at: int, kind: bytes, size: int, shared: dict[bytes, bytes]) -> None:
-        """Take the header of this ``kind`` whose body of ``size`` bytes stands at ``at``.
+        """Read an extension header of this ``kind`` whose body of ``size`` bytes is at the offset ``at``.
 
-        Raises ``Broken``, which says where the next header may stand, and ``Cut``.
+        Raise ``Broken``, with the offset at which the next header may be, or ``Cut``.
         """
         after = at + filled_up(size)
         self.size += size
@@ -236,7 +265,7 @@ class _Before:
                 return
             text = f"headers of {self.size:,} bytes for one member, and {MOST_HEADERS:,} are read at most"
             self.excess = f"{text}; if they hold a map of holes, --sparse-limit 0 allows more"
-            if not stands_at(source.block, after):  # the size is not to be believed
+            if not stands_at(source.block, after):  # the size is wrong, since no header follows
                 after = at
                 raise Broken(self.excess)
             if kind == _GLOBAL:
@@ -248,7 +277,7 @@ class _Before:
             raise
 
     def take(self, kind: bytes, body: bytes, shared: dict[bytes, bytes]) -> None:
-        """Raises ``Broken``."""
+        """Take the ``body`` of an extension header of this ``kind``. Raise ``Broken`` if it is invalid."""
         if kind == _LONG_NAME:
             self.name = _text(body)
         elif kind == _LONG_LINK:
@@ -265,9 +294,10 @@ class _Before:
 
 
 def _place_and_name(source: Source, at: int, size: int) -> dict[bytes, bytes]:
-    """Return those records of a pax header that say where its member ends and what its name is.
+    """Return those records of a pax header that determine the end of its member, and its name.
 
-    The header of ``size`` bytes at ``at`` is too long to be read into memory. Raises ``Broken`` and ``Cut``.
+    The header of ``size`` bytes at the offset ``at`` is too long to be read into memory as a whole. Raise ``Broken`` or
+    ``Cut`` if it is invalid.
     """
     found: dict[bytes, bytes] = {}
     end, window, opened = at + size, b"", at
@@ -290,15 +320,19 @@ def _place_and_name(source: Source, at: int, size: int) -> dict[bytes, bytes]:
 
 
 def _most_headers(most_extents: int) -> int:
-    """Return the bytes of headers of one member that are read.
+    """Return the largest number of bytes of extension headers of one member that are read.
 
-    They are more if the user allows longer maps of sparse files, which GNU.sparse 0.0 and 0.1 have in headers.
+    The formats GNU.sparse 0.0 and 0.1 have the maps of sparse files in these headers, so the number grows with
+    ``--sparse-limit``.
     """
     return MOST_HEADERS if most_extents <= MOST_EXTENTS else max(MOST_HEADERS, _LONGEST_PAIR * most_extents)
 
 
 def _share(found: PaxRecords, shared: dict[bytes, bytes]) -> None:
-    """Add the records of a global header to ``shared``, which apply to all later members. Raises ``Broken``."""
+    """Add the records of a global header to ``shared``, which apply to all later members.
+
+    Raise ``Broken`` if any of them cannot be applied.
+    """
     shared.update({key: value for key, value in found.items() if key in _OF_ALL})
     for key in found.withdrawn & _OF_ALL:
         shared.pop(key, None)
@@ -310,7 +344,7 @@ def _share(found: PaxRecords, shared: dict[bytes, bytes]) -> None:
 
 
 class _Head(NamedTuple):
-    """The header ``block`` of a member at ``at``; what belongs to it begins at ``start``."""
+    """The header of a member: ``block``, at the offset ``at``. The first of its extension headers is at ``start``."""
 
     start: int
     at: int
@@ -318,7 +352,8 @@ class _Head(NamedTuple):
 
 
 def _member(source: Source, start: int, shared: dict[bytes, bytes], lookup: Lookup) -> FoundMember | Damage | None:
-    """The member whose first header is at ``start``; None at the end of the archive. Raises ``Broken``."""
+    """Return the member whose first header is at ``start``; None at the end of the archive. Raise ``Broken`` if it is
+    invalid."""
     before = _Before()
     at = start
     try:
@@ -341,22 +376,28 @@ def _member(source: Source, start: int, shared: dict[bytes, bytes], lookup: Look
 
 
 def _header_at(source: Source, at: int, *, is_first: bool) -> bytes:
-    """A header; empty at the end of the archive, which may be there if no other header has come before. Raises
-    ``Broken`` and ``Cut``."""
+    """Return the header at the offset ``at``; empty at the end of the archive, which must not follow an extension
+    header.
+
+    ``is_first`` is true if no extension header precedes it. Raise ``Broken`` if it is no header, and ``Cut`` if the
+    archive ends.
+    """
     block = source.block(at)
     if not block:
-        raise Cut("the archive has no end: it was cut off" if is_first else "the archive ends here, in the middle")
+        raise Cut(
+            "the archive is truncated: its end is missing" if is_first else "the archive ends here, in the middle"
+        )
     if block == _ZEROS:
         if not is_first:
-            raise Broken("a header that tells of a member, and no member after it")
+            raise Broken("an extension header that no member follows")
         return b""
     if not is_header(block):
-        raise Broken("no header of a member: its checksum is wrong" + ("" if at else "; is it an archive of tar?"))
+        raise Broken("no header of a member: its checksum is wrong" + ("" if at else "; is this a tar archive?"))
     return block
 
 
 def _body(source: Source, at: int, size: int) -> bytes:
-    """Raises ``Cut``."""
+    """Return exactly ``size`` bytes from the offset ``at`` on. Raise ``Cut`` if there are fewer."""
     body = source.bytes(at, size)
     while len(body) < size and (more := source.bytes(at + len(body), size - len(body))):
         body += more
@@ -366,20 +407,21 @@ def _body(source: Source, at: int, size: int) -> bytes:
 
 
 def is_old_directory(kind: bytes, name: bytes) -> bool:
-    """Return True if a member of the type of a file is a directory by its name. No data follow it."""
+    """Return True if a member whose type is that of a file is a directory by its name. No data follow it."""
     return kind in _OLD_FILES and name.endswith(b"/")
 
 
 def has_data(kind: bytes, name: bytes) -> bool:
-    """Return True if data follow the header of a member of this type; a hard link is another matter (``link_data``)."""
+    """Return True if data follow the header of a member of this type. For a hard link, ``link_data`` decides."""
     return kind not in _WITHOUT_DATA and not is_old_directory(kind, name)
 
 
 def link_data(block: Callable[[int], bytes], data: int, size: int) -> int:
-    """Return the bytes of data that follow a hard link whose header states ``size``; they would begin at ``data``.
+    """Return the bytes of data that follow a hard link whose header states ``size``; they would begin at the offset
+    ``data``.
 
-    Most programs write none, whatever the size; pax(1) allows them. So a header that stands at ``data`` is taken for
-    the next one, and otherwise the data are believed if a header, or the end of the archive, stands behind them.
+    Most programs write no data, whatever the size; pax(1) allows data. So a header at ``data`` is taken as the next
+    header. Otherwise there are data if a header, or the end of the archive, follows them.
     """
     if not size or is_header(following := block(data)):
         return 0
@@ -390,23 +432,23 @@ def link_data(block: Callable[[int], bytes], data: int, size: int) -> int:
 
 
 def stands_at(block: Callable[[int], bytes], at: int) -> bool:
-    """Return True if a header, or the end of the archive, stands at ``at``."""
+    """Return True if a header, or the end of the archive, is at the offset ``at``."""
     found = block(at)
     return bool(found) and (found == _ZEROS or is_header(found))
 
 
 def is_gnu(block: bytes) -> bool:
-    """Return True for a header of GNU tar's old format, by its magic."""
+    """Return True if the magic of a header is that of the old GNU format."""
     return block[257:265] == b"ustar  \0"
 
 
 def full_name(records: PaxRecords, long_name: bytes, block: bytes) -> bytes:
-    """Return the name of a member, from its header and what stands before that."""
+    """Return the name of a member, from its extension headers or from the header itself."""
     return records.get(b"GNU.sparse.name") or records.get(b"path") or long_name or _name_in(block)
 
 
 def _type_of(block: bytes, name: bytes) -> tuple[bytes, str]:
-    """Return the type of a member as ``pcopy.archive.member`` has it, and a remark if it is not known."""
+    """Return the type of a member as ``pcopy.archive.member`` defines it, and a warning if the type is unknown."""
     kind = block[156:157]
     if is_old_directory(kind, name):
         return DIRECTORY, ""
@@ -418,7 +460,7 @@ def _type_of(block: bytes, name: bytes) -> tuple[bytes, str]:
 
 
 def _stored(source: Source, head: _Head, records: PaxRecords, name: bytes) -> int:
-    """Return the bytes of data that follow a header. Raises ``ValueError`` and ``Broken``."""
+    """Return the bytes of data that follow a header. Raise ``ValueError`` or ``Broken`` if the size is invalid."""
     kind, data = head.block[156:157], head.at + BLOCK
     if not has_data(kind, name):
         return 0
@@ -428,7 +470,7 @@ def _stored(source: Source, head: _Head, records: PaxRecords, name: bytes) -> in
 
 
 def _built(source: Source, head: _Head, before: _Before, lookup: Lookup) -> FoundMember | Damage:
-    """The member of a header, and of all that stood before it. Raises ``Broken``."""
+    """Return the member of a header and of its extension headers. Raise ``Broken`` if it is invalid."""
     start, at, block = head
     records = before.records
     name = full_name(records, before.name, block)
@@ -440,7 +482,7 @@ def _built(source: Source, head: _Head, before: _Before, lookup: Lookup) -> Foun
         if before.excess:
             raise ValueError(before.excess)
         if block[156:157] == _CONTINUED:
-            raise ValueError("it goes on from another volume, and a part of a file is no file")
+            raise ValueError("it is continued from another volume, and its first part is missing")
         contents = StoredContents(data, stored, stored if kind == FILE else 0, None)
         if kind == FILE:
             contents = _contents(source, head, records, contents)
@@ -463,14 +505,17 @@ def _built(source: Source, head: _Head, before: _Before, lookup: Lookup) -> Foun
         if b"\0" in member.link:
             raise ValueError("its link contains a NUL")
         if min(member.uid, member.gid) < 0 or max(member.uid, member.gid) >= 1 << 32:
-            raise ValueError("its owner is no number of a user")
+            raise ValueError("its owner or group is not a valid number")
     except (ValueError, Broken) as error:
         return Damage(start, name, str(error))
     return FoundMember(start, member, contents.data, contents.stored, source.after.pop(start), trouble, remark)
 
 
 class StoredContents(NamedTuple):
-    """They stand at ``data``, ``stored`` bytes, and are those of a file of ``size`` bytes."""
+    """The contents of a file of ``size`` bytes: the archive has ``stored`` bytes of them at the offset ``data``.
+
+    ``extents`` are those of a sparse file.
+    """
 
     data: int
     stored: int
@@ -479,7 +524,10 @@ class StoredContents(NamedTuple):
 
 
 def _contents(source: Source, head: _Head, records: PaxRecords, plain: StoredContents) -> StoredContents:
-    """Those of a file that may be sparse. Raises ``ValueError`` and ``Broken``."""
+    """Return the contents of a file that may be sparse; ``plain`` are those of a file that is not.
+
+    Raise ``ValueError`` or ``Broken`` if its map is invalid.
+    """
     data, stored = plain.data, plain.stored
     if head.block[156:157] == _OLD_SPARSE and is_gnu(head.block):
         extents, size, used = _old_sparse(source, head)
@@ -490,11 +538,12 @@ def _contents(source: Source, head: _Head, records: PaxRecords, plain: StoredCon
     else:
         return plain
     if extents.stored != found.stored:
-        raise ValueError("its map of holes is of another size than its contents")
+        raise ValueError("its map of holes does not match the size of its contents")
     return found
 
 
 def _name_in(block: bytes) -> bytes:
+    """Return the name in a header, with the prefix of ustar."""
     name = _text(block[:100])
     if block[257:263] == b"ustar\0":
         prefix = _text(block[345:476] if block[508:512] == b"tar\0" else block[345:500])
@@ -503,15 +552,18 @@ def _name_in(block: bytes) -> bytes:
 
 
 def _device(block: bytes) -> int:
+    """Return the device number in a header. Raise ``Broken`` if it is invalid."""
     major, minor = number(block[329:337]), number(block[337:345])
     if not (0 <= major < 1 << 12 and 0 <= minor < 1 << 20):
-        raise Broken("no number of a device")
+        raise Broken("its device number is invalid")
     return os.makedev(major, minor)
 
 
 def _sparse(source: Source, data: int, stored: int, records: PaxRecords) -> tuple[Extents, int, int]:
-    """The map of a pax sparse file, its size, and how many bytes of its contents the map takes; raises
-    ``ValueError``."""
+    """Return the extents of a pax sparse file, its size, and the bytes of its stored contents that the map takes.
+
+    Raise ``ValueError`` if the map is invalid.
+    """
     if records.get(b"GNU.sparse.major") == b"1":
         size = records.number(b"GNU.sparse.realsize", -1)
         extents, used = extents_in_map(lambda at, length: source.bytes(data + at, length), stored, source.most_extents)
@@ -522,16 +574,16 @@ def _sparse(source: Source, data: int, stored: int, records: PaxRecords) -> tupl
 
 
 _PAIRS_IN_BLOCK = 21
-"""Extents that a block after the header holds, in GNU tar's old format of sparse files."""
+"""Number of extents in a continuation block, in the old GNU format of sparse files."""
 
 
 def _old_sparse(source: Source, head: _Head) -> tuple[Extents, int, int]:
-    """As ``_sparse``, of a header of GNU tar's own format; the blocks that go on with its map follow it."""
+    """Return the same as ``_sparse`` for a header of the old GNU format, whose map continues in the blocks after it."""
     start, at, block = head
     found = array("q")
     _add_pairs(found, block[386:482])
     size, more, used = number(block[483:495]), block[482], 0
-    pairs, most_pairs = 4, source.most_extents + _PAIRS_IN_BLOCK  # empty pairs count: reading them takes time
+    pairs, most_pairs = 4, source.most_extents + _PAIRS_IN_BLOCK  # empty pairs count, because reading them takes time
     while more:
         used += BLOCK
         block = source.block(at + used)
@@ -548,6 +600,7 @@ def _old_sparse(source: Source, head: _Head) -> tuple[Extents, int, int]:
 
 
 def _add_pairs(found: array[int], fields: bytes) -> None:
+    """Append the extents in some ``fields`` of a header to ``found``; empty ones are left out."""
     for at in range(0, len(fields), 24):
         offset, length = number(fields[at : at + 12]), number(fields[at + 12 : at + 24])
         if offset or length:
@@ -556,10 +609,10 @@ def _add_pairs(found: array[int], fields: bytes) -> None:
 
 
 def checked(extents: Extents, size: int) -> Extents:
-    """Without empty ones; raises ``ValueError`` unless they are in order, and within the file."""
+    """Return ``extents`` without empty ones. Raise ``ValueError`` unless they are in order and within the file."""
     at = 0
     if size < 0:
-        raise ValueError("it has holes, and nothing tells its size")
+        raise ValueError("it is sparse, and its size is missing")
     for offset, length in extents:
         if offset < at or length < 0 or offset + length > size:
             raise ValueError("its map of holes contradicts itself")

@@ -1,6 +1,6 @@
-"""The records of pax headers, as they are read: numbers, times, maps of sparse files, ACLs and attributes.
+"""Parsing of the records of pax headers: numbers, times, maps of sparse files, ACLs and extended attributes.
 
-What is not as it should be raises ``ValueError``.
+Each function raises ``ValueError`` if a record is invalid.
 """
 
 from __future__ import annotations
@@ -16,27 +16,32 @@ from pcopy.archive.member import BLOCK, Extents, filled_up
 from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL
 
 LARGEST = 1 << 63
-"""No number reaches it: sizes, offsets and seconds are those of system calls."""
+"""Bound that no size, offset or number of seconds reaches: those of system calls have 63 bits."""
 MOST_EXTENTS = 1 << 22
-"""Stretches of data of one sparse file, if the user does not say otherwise: they take 64 MiB of memory."""
+"""Largest number of extents of a sparse file by default (``--sparse-limit``). They take 64 MiB of memory."""
 
 _ACLS = {b"SCHILY.acl.access": ACCESS_ACL, b"SCHILY.acl.default": DEFAULT_ACL}
 _XATTR, _ENCODED = b"SCHILY.xattr.", b"LIBARCHIVE.xattr."
 _SPARSE = b"GNU.sparse."
 _TIME = re.compile(rb"(-?)(\d{1,19})(?!\d)(?:\.(\d*))?")
-"""What follows a time is ignored, as GNU tar and bsdtar do: bsdtar had written letters there."""
+"""A time. Text after it is ignored, as GNU tar and bsdtar do, because old versions of bsdtar wrote letters there."""
 _FLOAT = re.compile(rb"(-?)(\d)(?:\.(\d{1,20}))?e([-+]?\d{1,3})")
-"""A time as Python's tarfile writes it if it is less than 1e-4 or not less than 1e16: pax(1) has no such numbers."""
+"""A time with an exponent, as Python's tarfile writes it if it is below 1e-4 or at least 1e16. pax(1) has no such
+numbers."""
 _DIGITS = 19
-"""Of a number, at most."""
+"""Largest number of digits of a number."""
 _NUMBER = re.compile(rb"\d{1,19}")
 _MINIMAL_ACL = 3
-"""Entries of an ACL that says no more than a mode."""
+"""Number of entries of an ACL that is equivalent to a mode."""
 
 
 class PaxRecords(dict[bytes, bytes]):
-    """The last value of each key; ``pairs`` are those of the keys of sparse files that stand there many times.
-    ``withdrawn`` are the keys of empty values, which take back what an earlier header has said."""
+    """The records of a pax header: the last value of each key.
+
+    Attributes:
+      pairs: records with the keys of sparse files that occur many times, in order.
+      withdrawn: keys with empty values, which cancel the records of earlier headers.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,40 +49,47 @@ class PaxRecords(dict[bytes, bytes]):
         self.withdrawn: set[bytes] = set()
 
     def add_missing(self, shared: Mapping[bytes, bytes]) -> None:
-        """Add the records of global headers for which this member has none of its own."""
+        """Add those records of global headers, ``shared``, for which this member has no own record."""
         for key, value in shared.items():
             if key not in self.withdrawn:
                 self.setdefault(key, value)
 
     @property
     def is_sparse(self) -> bool:
+        """True if the records describe a sparse file."""
         return bool(self.pairs) or any(key.startswith(_SPARSE) for key in self)
 
     def number(self, key: bytes, otherwise: int) -> int:
+        """Return the number in the record ``key``; ``otherwise`` if there is none. Raise ``ValueError`` if it is
+        invalid."""
         value = self.get(key)
         if value is None:
             return otherwise
         if not _NUMBER.fullmatch(value):
-            raise ValueError(f"its {key.decode()} is no number")
+            raise ValueError(f"its {key.decode()} is not a number")
         if (number := int(value)) >= LARGEST:
             raise ValueError(f"its {key.decode()} is too large")
         return number
 
     def time(self, key: bytes, otherwise: int) -> int:
-        """In nanoseconds since 1970; further digits are left out."""
+        """Return the time in the record ``key`` in nanoseconds since 1970, rounded down; ``otherwise`` if there is
+        none.
+
+        Raise ``ValueError`` if it is invalid.
+        """
         value = self.get(key)
         if value is None:
             return otherwise
         found = _TIME.match(_without_exponent(value))
         if found is None:
-            raise ValueError(f"its {key.decode()} is no time")
+            raise ValueError(f"its {key.decode()} is not a time")
         sign, seconds, part = found.groups(b"")
         moment = time_of(int(seconds)) + int(part[:9].ljust(9, b"0"))
         return -moment if sign else moment
 
 
 def _without_exponent(value: bytes) -> bytes:
-    """Return a number with an exponent as digits with a decimal point; any other ``value`` as it is."""
+    """Return a number with an exponent as digits with a decimal point; any other ``value`` unchanged."""
     found = _FLOAT.fullmatch(value)
     if found is None:
         return value
@@ -90,14 +102,18 @@ def _without_exponent(value: bytes) -> bytes:
 
 
 def time_of(seconds: int) -> int:
-    """In nanoseconds; raises ``ValueError`` for what no system call takes."""
+    """Return ``seconds`` in nanoseconds. Raise ``ValueError`` if no system call accepts such a time."""
     if not 1 - LARGEST < seconds < LARGEST - 1:
-        raise ValueError("its time is too far away")
+        raise ValueError("its time is out of range")
     return seconds * 10**9
 
 
 def parsed_records(body: bytes) -> PaxRecords:
-    """Each ``LENGTH KEY=VALUE``, of which the length counts all of it, and the newline at its end."""
+    """Return the records in the ``body`` of a pax header: ``LENGTH KEY=VALUE`` and a newline, all of which LENGTH
+    includes.
+
+    Raise ``ValueError`` if the body is invalid.
+    """
     records = PaxRecords()
     at, end = 0, len(body)
     while at < end:
@@ -127,12 +143,19 @@ def parsed_records(body: bytes) -> PaxRecords:
 
 
 def too_many_extents(most: int) -> ValueError:
-    """Return the error for a sparse file with more than ``most`` stretches of data."""
+    """Return the error for a sparse file with more than ``most`` extents."""
     return ValueError(f"its map of holes has more than {most:,} entries; --sparse-limit N allows more")
 
 
 def extents_in_map(read: Callable[[int, int], bytes], stored: int, most: int) -> tuple[Extents, int]:
-    """Those of GNU.sparse 1.0, at the beginning of the contents (``stored`` bytes); and the bytes that they take."""
+    """Return the extents of a sparse file in the format GNU.sparse 1.0, and the bytes that their map takes.
+
+    The map is at the beginning of the contents, which have ``stored`` bytes. Raise ``ValueError`` if it is invalid.
+
+    Args:
+      read: returns bytes of the contents, from an offset on, and how many.
+      most: the largest number of extents that is accepted.
+    """
     values, wanted, used, rest = array("q"), 1, 0, b""
     while len(values) < wanted:
         at = used + len(rest)
@@ -147,7 +170,7 @@ def extents_in_map(read: Callable[[int, int], bytes], stored: int, most: int) ->
             wanted += 2 * int(lines[0])
         del lines[wanted - len(values) :]
         if not all(map(_NUMBER.fullmatch, lines)) or (len(rest) > _DIGITS and len(values) + len(lines) < wanted):
-            raise ValueError("its map of holes holds what is no number")
+            raise ValueError("its map of holes contains an invalid number")
         values.extend(_offsets(lines))
         used += sum(map(len, lines)) + len(lines)
     if filled_up(used) > stored:
@@ -156,6 +179,7 @@ def extents_in_map(read: Callable[[int, int], bytes], stored: int, most: int) ->
 
 
 def _offsets(digits: Sequence[bytes]) -> array[int]:
+    """Return the numbers that ``digits`` state. Raise ``ValueError`` if one is too large."""
     try:
         return array("q", map(int, digits))
     except OverflowError:
@@ -163,18 +187,19 @@ def _offsets(digits: Sequence[bytes]) -> array[int]:
 
 
 def extents_in_records(records: PaxRecords, most: int) -> Extents:
-    """Those of GNU.sparse 0.0 and 0.1."""
+    """Return the extents of a sparse file in the formats GNU.sparse 0.0 and 0.1. Raise ``ValueError`` if they are
+    invalid."""
     text = records.get(b"GNU.sparse.map")
     words = text.split(b",") if text else [value for _, value in records.pairs]
     if len(words) % 2 or not all(map(_NUMBER.fullmatch, words)):
-        raise ValueError("its map of holes is no list of pairs")
+        raise ValueError("its map of holes is not a list of pairs")
     if len(words) > 2 * most:
         raise too_many_extents(most)
     return Extents(_offsets(words))
 
 
 def xattrs_of(records: PaxRecords, lookup: Lookup) -> tuple[tuple[tuple[str, bytes], ...], str]:
-    """Extended attributes, ACLs among them, and what is wrong with any."""
+    """Return the extended attributes in the records, with ACLs, and an error text about those that are invalid."""
     keys = [key for key in records if key.startswith((b"SCHILY.", b"LIBARCHIVE."))]
     if not keys:
         return (), ""
@@ -200,6 +225,7 @@ def xattrs_of(records: PaxRecords, lookup: Lookup) -> tuple[tuple[tuple[str, byt
 
 
 def _decoded(name: bytes, value: bytes) -> bytes:
+    """Return the attribute value that is encoded in base 64 without padding. Raise ``ValueError`` if it is invalid."""
     try:
         return base64.b64decode(value + b"=" * (-len(value) % 4))
     except ValueError:
@@ -207,13 +233,15 @@ def _decoded(name: bytes, value: bytes) -> bytes:
 
 
 def _named(name: bytes) -> str:
+    """Return the name of an attribute as text. Raise ``ValueError`` if it is empty or contains a NUL."""
     if not name or b"\0" in name:
-        raise ValueError(f"an attribute is called {name!r}")
+        raise ValueError(f"an attribute has the invalid name {name!r}")
     return name.decode("utf-8", "surrogateescape")
 
 
 def _add_acl(found: dict[str, bytes], attribute: str, acl: bytes) -> None:
-    if attribute == ACCESS_ACL and len(acl) == 4 + 8 * _MINIMAL_ACL:  # no more than the mode says
+    """Add an ACL to the attributes in ``found``, unless it is equivalent to the mode."""
+    if attribute == ACCESS_ACL and len(acl) == 4 + 8 * _MINIMAL_ACL:  # it is equivalent to the mode
         found.pop(attribute, None)
     else:
         found[attribute] = acl

@@ -1,6 +1,7 @@
-"""Goes from header to header, as quickly as can be: where do members begin? (``pcopy.archive.reader`` reads them.)
+"""Quick search for the offsets of members. ``pcopy.archive.reader`` reads the members themselves.
 
-It believes checksums, types and sizes only. What it does not understand it leaves to the reader.
+It relies only on checksums, types and sizes. It stops at headers that it does not understand, which the reader must
+handle.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
     from pcopy.fsio.kernel.native_tar import TarHeaders
 
 WINDOW = 256 << 10
-"""Bytes that are read at once, where members are small."""
+"""Bytes that one call reads where members are small."""
 _SMALL = 32 << 10
-"""Bytes that are read where they are large."""
+"""Bytes that one call reads where members are large."""
 _ZEROS = bytes(BLOCK)
 _PLAIN = frozenset(b"0\x00123456xXLK7D")
 _BEFORE = frozenset(b"xXLK")
@@ -26,14 +27,17 @@ _PAX, _LONG_NAME, _LINK = frozenset(b"xX"), ord("L"), ord("1")
 
 
 class _Unclear(Exception):
-    """The reader has to go on."""
+    """Error for a header that only the reader understands."""
 
 
 def skim(read: Read, start: int = 0, in_c: TarHeaders | None = None) -> Iterator[int | None]:
-    """Offsets of members, the first one's left out, up to the end; None where the reader has to go on from the last
-    one: global headers, sparse files of GNU's old format, damage. May raise what ``read`` raises.
+    """Yield the offsets of members from ``start`` on, except that of the first one, up to the end of the archive.
 
-    ``in_c`` finds most of them.
+    Yield None where only the reader can continue, from the last offset on: at global headers, sparse files of the old
+    GNU format, and damage. Errors of ``read`` are passed on.
+
+    Args:
+      in_c: the C function that finds most offsets; None if the C backend is not available.
     """
     skimming = _Skimming(read)
     at: int | None = start
@@ -52,11 +56,14 @@ def skim(read: Read, start: int = 0, in_c: TarHeaders | None = None) -> Iterator
 
 
 class _Skimming:
+    """The state of a search: the window of the archive that was read last."""
+
     def __init__(self, read: Read) -> None:
         self._read = read
         self._window, self._opened = b"", 0
 
     def _bytes(self, at: int, size: int) -> bytes:
+        """Return ``size`` bytes from the offset ``at`` on; fewer at the end of the archive."""
         offset = at - self._opened
         found = self._window[offset : offset + size] if offset >= 0 else b""
         if len(found) < size:
@@ -66,7 +73,10 @@ class _Skimming:
         return found
 
     def many(self, in_c: TarHeaders, at: int) -> Iterator[tuple[Sequence[int], int]]:
-        """Offsets of the next members, some at a time, and where to go on; at last with ``member``."""
+        """Yield offsets of the next members that C has found, and the offset at which it continues.
+
+        After the last result, the member there must be handled by ``member``.
+        """
         number = 1
         while number and self._bytes(at, BLOCK):
             offsets, at = in_c.skim(self._window, self._opened, at)
@@ -74,7 +84,7 @@ class _Skimming:
                 yield offsets, at
 
     def member(self, at: int) -> int | None:
-        """Where the member at ``at`` ends; None if there is none. Raises ``_Unclear``."""
+        """Return the offset at which the member at ``at`` ends; None if there is none. Raise ``_Unclear``."""
         records, long_name, before = PaxRecords(), b"", 0
         while True:
             block = self._bytes(at, BLOCK)
@@ -95,7 +105,7 @@ class _Skimming:
             at += BLOCK + filled_up(size)
 
     def _stored(self, at: int, block: bytes, records: PaxRecords, long_name: bytes) -> int:
-        """Return the bytes of data that follow the header ``block`` at ``at``. Raises ``_Unclear``."""
+        """Return the bytes of data that follow the header ``block`` at the offset ``at``. Raise ``_Unclear``."""
         kind, size = block[156:157], number(block[124:136])
         if not has_data(kind, full_name(records, long_name, block)):
             return 0
@@ -110,11 +120,13 @@ class _Skimming:
         return size
 
     def _block(self, at: int) -> bytes:
+        """Return the block at the offset ``at``; empty at the end of the archive."""
         block = self._bytes(at, BLOCK)
         return block if len(block) == BLOCK else b""
 
     def _records_in(self, at: int, size: int) -> PaxRecords:
-        """Return what a pax header says of the size and the name; nothing if it has neither. Raises ``_Unclear``."""
+        """Return the records of a pax header, if it may contain a size or a name; otherwise none. Raise
+        ``_Unclear``."""
         body = self._bytes(at, size)
         if not (b"size=" in body or b"path=" in body or b"sparse.name=" in body):
             return PaxRecords()
@@ -125,7 +137,7 @@ class _Skimming:
 
 
 def _size_of(field: bytes) -> int:
-    """-1 for what is none."""
+    """Return the number in ``field``; -1 if it is invalid."""
     try:
         return number(field)
     except Broken:

@@ -242,7 +242,7 @@ def test_what_has_its_name_and_is_not_its_own_is_left(tree: Path) -> None:
     os.symlink("/dev/null", tree.parent / name)
     done = ptar("-c", "--resume", "-f", tree.parent / "a.tar", "-C", tree.parent, "tree", ranks=1)
     assert done.returncode == 2, show(done)
-    assert b"something else is called" in done.stderr
+    assert b"another item has the temporary name" in done.stderr
     assert os.readlink(tree.parent / name) == "/dev/null"
 
 

@@ -68,7 +68,7 @@ def test_members_below_a_directory_that_cannot_be_made_do_not_stop_the_job(area:
     of_room = {failure["path"] for failure in failures if "the file system has room" in failure["message"]}
     assert of_room == {f"{mounted}/top"}
     others = {(each["operation"], each["message"]) for each in failures if each["path"] not in of_room}
-    assert others == {("open", "No space left on device: the directory top could not be made")}
+    assert others == {("open", "No space left on device: the directory top could not be created")}
 
 
 PROGRAMS: dict[str, list[Argument]] = {"pcopy": ["-T"], "psync": [], "ptar": ["-x"]}

@@ -1,1 +1,1 @@
-"""Archives: a tree is laid out and written as one; members are found, and unpacked."""
+"""Tasks that create, extract and verify tar archives (the program ``ptar``)."""

@@ -1,7 +1,8 @@
-"""Where each member goes: owners of directories tell rank 0 how large their pieces are, and it tells where these begin.
+"""Layout of an archive: the offset of each piece, which rank 0 computes from the sizes that all ranks report.
 
-Rank 0 sorts pieces by the key of their first member, which is the order of the archive. It holds one record a piece, in
-a spool if they are many.
+Each rank owns the members of some directories, and divides them into pieces. Rank 0 sorts all pieces by the key of
+their first member, which is the order of the archive, and sends the offsets back. It holds one record for each piece,
+and spills them to a spool if they are many.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import Result
 
 POINTS_APART = 1 << 20
-"""Bytes between two offsets of the index, at least."""
+"""Smallest distance, in bytes, between two offsets in the index."""
 
 AT_ONCE = 1024
-"""Pieces that are told at once."""
+"""Number of pieces that one note describes."""
 
 
 class TellPieces(Note, code=134, doing="laying out members", is_note=False):
-    """Each rank tells rank 0 of its pieces."""
+    """Task of each rank: divide the members that it owns into pieces, and report these to rank 0."""
 
     def run(self, rank: Rank, result: Result) -> Steps:
         found = pieces(rank.own(Laid).members.sorted(), across=bool(rank.options.compress_as))
@@ -49,9 +50,16 @@ class TellPieces(Note, code=134, doing="laying out members", is_note=False):
             yield None
 
 
-class PiecesNote(Note, code=135, doing="noting pieces"):
-    """Of the rank ``teller``: the keys of their first members, packed, their sizes, 8 bytes each, and if an interrupted
-    run may have left some of them, the digests of what is in them."""
+class PiecesNote(Note, code=135, doing="recording pieces"):
+    """Note to rank 0 that describes some pieces of the rank ``teller``.
+
+    Fields:
+      teller: the number of the rank that sends it.
+      keys: the keys of the first members, packed.
+      sizes: the bytes of the pieces in the archive, 8 bytes for each.
+      digests: digests of the descriptions of their members, one behind the other; empty unless an interrupted run may
+          have written some pieces.
+    """
 
     teller: int
     keys: bytes
@@ -59,32 +67,35 @@ class PiecesNote(Note, code=135, doing="noting pieces"):
     digests: bytes
 
     def run(self, rank: Rank, result: Result) -> None:
-        layout = rank.own(Placement)
-        owner, size = self.teller.to_bytes(4, "big"), len(self.digests) // (len(self.sizes) // 8)
+        placement = rank.own(Placement)
+        owner, digest_size = self.teller.to_bytes(4, "big"), len(self.digests) // (len(self.sizes) // 8)
         for number, (key, length) in enumerate(zip(marshal.loads(self.keys), array("Q", self.sizes), strict=True)):
-            digest = self.digests[number * size : (number + 1) * size]
-            layout.found.add(key, owner + length.to_bytes(8, "big") + digest)
+            digest = self.digests[number * digest_size : (number + 1) * digest_size]
+            placement.found.add(key, owner + length.to_bytes(8, "big") + digest)
 
 
 class Placement:
-    """On rank 0: all pieces, and where members may be found later."""
+    """The layout of the archive, on rank 0: all pieces, and the offsets of members that go into the index."""
 
     def __init__(self, rank: Rank) -> None:
         self.found = ExternalSorter(rank.open_spool)
         self.size = 0
-        """Of the archive; of a compressed one, before that."""
+        """Bytes of the archive; if it is compressed, before compression."""
         self.end = 0
-        """Where the last member ends."""
+        """The offset at which the last member ends."""
         self.points = array("Q")
-        """Offsets of members, some of all: the index holds them."""
+        """Offsets of some members, in increasing order, for the index."""
         self._apart = POINTS_APART
         self.there: tuple[int, int] | None = None
-        """If the job goes on: how many pieces an interrupted run has left, and of how many."""
+        """How many pieces an interrupted run has already written, and how many there are; None if the job does not
+        resume one."""
 
     def add_point(self, offset: int) -> None:
-        """Add the offset of a member, greater than all before, unless it is close to the last one.
+        """Add the ``offset`` of a member, which is greater than all earlier ones, unless it is too close to the last
+        one.
 
-        Readers of an index accept ``MOST_POINTS`` offsets: in larger archives these are further apart.
+        Readers accept at most ``MOST_POINTS`` offsets in an index. In a larger archive every second offset is dropped,
+        and the least distance is doubled.
         """
         if self.points and offset - self.points[-1] < self._apart:
             return
@@ -94,11 +105,15 @@ class Placement:
         self.points.append(offset)
 
     def close(self) -> None:
+        """Close the sorter and its spool."""
         self.found.close()
 
 
 class PlacePieces(Note, code=136, doing="laying out the archive", is_note=False):
-    """Rank 0 tells each rank where its pieces begin, in the order in which it has told of them; makes the file."""
+    """Task of rank 0: create the file, compute where each piece begins, and send each rank the offsets of its pieces.
+
+    The offsets come in the order in which that rank has reported its pieces.
+    """
 
     def run(self, rank: Rank, result: Result) -> Steps:
         layout = rank.own(Placement)
@@ -134,7 +149,7 @@ class PlacePieces(Note, code=136, doing="laying out the archive", is_note=False)
 
 
 def _make(rank: Rank, layout: Placement) -> None:
-    """Raises ``Problem``."""
+    """Create the archive, or take up the one of an interrupted run. Raise ``Problem`` if that fails."""
     archive = rank.own(ArchiveFile)
     if archive.make(go_on=rank.options.resumes):
         _go_on(rank, layout)
@@ -143,7 +158,10 @@ def _make(rank: Rank, layout: Placement) -> None:
 
 
 def _set_end(rank: Rank, layout: Placement) -> None:
-    """Raises ``Problem``."""
+    """Set the size of an archive that is not compressed, and clear the bytes behind the last member.
+
+    Raise ``Problem`` if that fails.
+    """
     archive = rank.own(ArchiveFile)
     archive.end_at(layout.size)
     if rank.own(PieceRecords).goes_on:
@@ -151,27 +169,30 @@ def _set_end(rank: Rank, layout: Placement) -> None:
 
 
 def _go_on(rank: Rank, layout: Placement) -> None:
-    """Counts on what an interrupted run has left; raises ``Problem``."""
+    """Find out which pieces an interrupted run has already written. Raise ``Problem`` if its records cannot be read."""
     made = rank.own(PieceRecords)
 
-    def pieces_there() -> Iterator[tuple[bytes, int]]:
-        """Their keys, and where they end before they are compressed."""
+    def piece_keys() -> Iterator[tuple[bytes, int]]:
+        """Yield the key of each piece, and the offset at which the piece ends (before compression)."""
         at = 0
         for _, value in layout.found.sorted():
             key, at = made.key(at, value[12:]), at + int.from_bytes(value[4:12], "big")
             yield key, at
 
     if not rank.options.compress_as:
-        size = status_of(rank.own(ArchiveFile).descriptor).st_size  # somebody may have cut it off
-        layout.there = made.begin(key if end <= size else b"" for key, end in pieces_there())
+        size = status_of(rank.own(ArchiveFile).descriptor).st_size  # it may have been truncated since
+        layout.there = made.begin(key if end <= size else b"" for key, end in piece_keys())
         return
     frames = rank.own(Frames)
-    layout.there = made.begin((key for key, _ in pieces_there()), frames.follow)
+    layout.there = made.begin((key for key, _ in piece_keys()), frames.follow)
     rank.own(ArchiveFile).end_at(frames.at)
 
 
-class OffsetsNote(Kind, code=137, doing="beginning to write members", is_note=False):
-    """Where the next pieces of this rank begin, 8 bytes each; ``last`` if that was all: then they are written."""
+class OffsetsNote(Kind, code=137, doing="starting to write members", is_note=False):
+    """Task that gives a rank the offsets of its next pieces, 8 bytes each.
+
+    If ``last`` is true, the rank knows all of its offsets, and the tasks that write the pieces are spawned.
+    """
 
     offsets: bytes
     last: bool
@@ -180,24 +201,25 @@ class OffsetsNote(Kind, code=137, doing="beginning to write members", is_note=Fa
         return None
 
     def run(self, rank: Rank, result: Result) -> None:
-        own = rank.own(Offsets).known
-        own.extend(array("Q", self.offsets))
+        offsets = rank.own(Offsets).known
+        offsets.extend(array("Q", self.offsets))
         if self.last and rank.options.compress_as and not rank.options.dry_run:
-            rank.own(Frames).deal(TasksOfFrames(rank, own), result)
+            rank.own(Frames).deal(TasksOfFrames(rank, offsets), result)
         elif self.last:
             cost = PIECE_BYTES // 4 + PIECE_MEMBERS * CALL_COST // 4
-            result.spawn_each(_writes(rank, own), cost, expands=False)
+            result.spawn_each(_writes(rank, offsets), cost, expands=False)
 
 
 class Offsets:
-    """Where this rank's pieces begin, in order."""
+    """The offsets of the pieces of this rank, in the order in which it has reported the pieces."""
 
     def __init__(self, rank: Rank) -> None:
         self.known = array("Q")
+        """Offsets in bytes; complete after the last ``OffsetsNote``."""
 
 
 def _writes(rank: Rank, offsets: array[int]) -> Iterator[WriteMembers]:
-    """A task writes several small pieces, or tells of them if nothing is to be made."""
+    """Yield the tasks that write the pieces of this rank; each task writes several pieces if they are small."""
     found = pieces(rank.own(Laid).members.sorted(), across=bool(rank.options.compress_as))
     some: list[tuple[int, int, list[bytes]]] = []
     members = size = 0
@@ -212,7 +234,10 @@ def _writes(rank: Rank, offsets: array[int]) -> Iterator[WriteMembers]:
 
 
 class TasksOfFrames:
-    """Of a compressed archive, whose frames are numbered: a task makes one of a piece, or of a part of a large file."""
+    """Generator of the tasks that make the numbered frames of a compressed archive, in the order of the frames.
+
+    One task makes a frame of one piece, or of one part of a large file.
+    """
 
     def __init__(self, rank: Rank, offsets: array[int]) -> None:
         self._rank = rank
@@ -221,6 +246,7 @@ class TasksOfFrames:
         self._number = -1
 
     def next(self, result: Result) -> WriteMembers | WriteChunk | None:
+        """Return the task for the next frame; None after the last one."""
         self._number += 1
         if (chunk := next(self._chunks, None)) is not None:
             return chunk

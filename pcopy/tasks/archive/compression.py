@@ -1,4 +1,4 @@
-"""How archives are compressed: each frame by itself, so that its bytes depend on its contents only."""
+"""Compression of archives. Each frame is compressed separately, so that its bytes depend only on its contents."""
 
 from __future__ import annotations
 
@@ -8,38 +8,49 @@ from pcopy.errors import Refused
 from pcopy.fsio.seekable_zstd import compress_frame
 
 LARGEST_BLOCK = 32 << 20
-"""Bytes of a block of the signature that a frame can hold."""
+"""Largest ``--block-size``, in bytes, for a compressed archive: a frame must hold a whole block of the signature."""
 LEVELS = {"zstd": 3, "gzip": 6}
-"""As the programs of these names have them."""
+"""Compression levels: the default levels of the programs of the same names."""
 
 
-def check_compression(how: str, block_size: int) -> None:
-    """Raises ``Refused`` for what frames cannot hold, and ``ImportError`` if the library is not there."""
-    if how and block_size > LARGEST_BLOCK:
-        raise Refused("--block-size: blocks of up to 32M go with a compressed archive")
-    if how == "zstd":
-        import zstandard  # noqa: F401 (is it there?)
+def check_compression(method: str, block_size: int) -> None:
+    """Check that an archive can be compressed by ``method`` ("zstd", "gzip" or empty for none).
+
+    Raise ``Refused`` if frames cannot hold blocks of ``block_size`` bytes, and ``ImportError`` if the Python module for
+    zstd is not installed.
+    """
+    if method and block_size > LARGEST_BLOCK:
+        raise Refused("--block-size: a compressed archive allows blocks of at most 32M")
+    if method == "zstd":
+        import zstandard  # noqa: F401 (raises ImportError if it is not installed)
 
 
-def compressed(data: bytes, how: str) -> bytes:
-    """One frame, which depends on ``data`` only; raises ``ImportError`` where the library is not there."""
-    if how == "zstd":
-        return compress_frame(data, LEVELS[how])
+def compressed(data: bytes, method: str) -> bytes:
+    """Return ``data`` compressed by ``method`` ("zstd" or "gzip"): one frame of zstd, or one member of gzip.
+
+    Equal data give equal bytes. Raise ``ImportError`` if the Python module for zstd is not installed.
+    """
+    if method == "zstd":
+        return compress_frame(data, LEVELS[method])
     import gzip
 
-    return gzip.compress(data, LEVELS[how], mtime=0)
+    return gzip.compress(data, LEVELS[method], mtime=0)
 
 
-def compressor(how: str) -> bytes:
-    """What other bytes could come of: the level, and the version of what compresses."""
-    if not how:
+def compressor(method: str) -> bytes:
+    """Return a description of everything besides the data that influences the compressed bytes; empty for no
+    compression.
+
+    It names the method, the level, and the version of the compression library.
+    """
+    if not method:
         return b""
-    if how == "zstd":
+    if method == "zstd":
         import zstandard
 
         version = f"{zstandard.ZSTD_VERSION} {zstandard.__version__}"
     else:
         import zlib
 
-        version = f"{zlib.ZLIB_RUNTIME_VERSION} {sys.version}"  # Python writes the header
-    return f"{how} {LEVELS[how]} {version}".encode()
+        version = f"{zlib.ZLIB_RUNTIME_VERSION} {sys.version}"  # the header of gzip is written by Python
+    return f"{method} {LEVELS[method]} {version}".encode()

@@ -1,7 +1,8 @@
-"""The contents of an archive, whether it is compressed or not, from any offset.
+"""Random access to the contents of an archive, whether it is compressed or not.
 
-A compressed archive is read at many places at once, and so it has to tell where its parts are: by the table of zstd's
-seekable format, or for gzip by the index beside it. Others are one stream (``pcopy.tasks.archive.one_stream``).
+A compressed archive can be read at several offsets at once only if the offsets of its frames are known: from the seek
+table of the zstd seekable format, or for gzip from the index next to the archive. Other compressed archives are one
+stream, which can only be read from its start (``pcopy.tasks.archive.one_stream``).
 """
 
 from __future__ import annotations
@@ -25,34 +26,46 @@ from pcopy.tasks.archive.one_stream import compressed_by, reason_of
 from pcopy.text import for_shell, shown
 
 _FED = 64 << 10
-"""Bytes that are decompressed at once: what stands behind the end of a member is copied."""
+"""Bytes that are passed to zlib in one call. zlib copies what follows the end of a gzip member, so this must not be
+large."""
 KEPT = 3
-"""Parts that are kept as they were unpacked: members of a directory stand beside each other."""
+"""Number of decompressed frames that stay in memory. Members of one directory stand next to one another in few frames.
+"""
 
 
 class OneStream(Refused):
-    """An archive that ``program`` has written can be read from its beginning to its end only; ``why``."""
+    """Refusal of an archive that can only be read from its start to its end.
+
+    Attributes: ``program`` is the program that has compressed it ("gzip" or "zstd"), ``why`` the reason.
+    """
 
     def __init__(self, text: str, program: str, why: str) -> None:
+        """Initialise the exception with the message ``text`` for the user."""
         super().__init__(text)
         self.program, self.why = program, why
 
 
 class ArchiveContents:
-    """Of an archive that is open; raises ``Problem``, ``OneStream`` for one that gzip or zstd has compressed so, and
-    ``Refused`` for one that is compressed in another way."""
+    """The contents of an open archive, decompressed."""
 
     def __init__(self, descriptor: int, path: bytes, tar: str = "tar -x") -> None:
-        """``tar``: the command that does the same behind the program that decompresses."""
+        """Read how the archive ``descriptor``, whose path is ``path``, is compressed.
+
+        Raise ``OneStream`` if gzip or zstd has compressed it as one stream, ``Refused`` if it is compressed in another
+        way, and ``Problem`` if it cannot be read.
+
+        Args:
+          tar: command that reads the decompressed archive from a pipe, for the message of ``OneStream``.
+        """
         self._tar = tar
         self.descriptor = descriptor
         self._path = path
         self._table: SeekTable | None = None
         self._kept: OrderedDict[int, bytes] = OrderedDict()
         self._read = set[int]()
-        """The numbers of the parts that were read."""
+        """Numbers of the frames that were read completely."""
         self._damaged = dict[int, Plain]()
-        """Those of which the contents cannot be had."""
+        """Errors of the damaged frames, by frame number."""
         program = compressed_by(self._pread(0, 6))
         self._is_gzip = program == "gzip"
         self._size = size = status_of(descriptor, on_source=True).st_size
@@ -67,17 +80,20 @@ class ArchiveContents:
 
     @property
     def is_plain(self) -> bool:
-        """Do offsets mean bytes of the file?"""
+        """True if the archive is not compressed, so that offsets are those of the file."""
         return self._table is None
 
     @property
     def size(self) -> int:
-        """Bytes of the archive; of a compressed one, decompressed."""
+        """Bytes of the archive; of a compressed one, after decompression."""
         return self._size if self._table is None else self._table.size
 
     def read(self, offset: int, size: int) -> bytes:
-        """As ``pcopy.archive.reader.Read``. Of what cannot be read to its end it returns the beginning: only who reads
-        from there is told."""
+        """Return ``size`` bytes from ``offset`` on, or fewer, as ``pcopy.archive.reader.Read`` defines.
+
+        If a later frame is damaged, only the bytes before it are returned. Raise ``Problem`` if the first frame cannot
+        be read.
+        """
         table = self._table
         if table is None:
             return self._pread(offset, size)
@@ -94,9 +110,9 @@ class ArchiveContents:
         return data
 
     def check(self, offset: int, size: int) -> None:
-        """Raise ``Problem`` if the archive ends before the end of these bytes, or the parts that hold them are damaged.
+        """Raise ``Problem`` if the archive ends within these bytes, or if a frame that holds any of them is damaged.
 
-        Each part is read once. In an archive that is not compressed, nothing is read.
+        Each frame is read once. Nothing is read of an archive that is not compressed.
         """
         table = self._table
         if size and offset + size > self.size:
@@ -107,7 +123,10 @@ class ArchiveContents:
                     self._frame(table, number)
 
     def _frame(self, table: SeekTable, number: int) -> bytes:
-        """The contents of a part, which is read again only if other parts were read since. Raises ``Problem``."""
+        """Return the decompressed contents of the frame ``number``, from memory if it is one of the last ``KEPT`` ones.
+
+        Raise ``Problem`` if it cannot be read or is damaged.
+        """
         frame = self._kept.get(number)
         if frame is None:
             if number in self._damaged:
@@ -125,6 +144,8 @@ class ArchiveContents:
         return frame
 
     def _gunzipped(self, table: SeekTable, number: int) -> bytes:
+        """Return the contents of the frame ``number``, which consists of members of gzip. Raise ``Problem`` if it is
+        damaged."""
         at, size = table.at[number], table.contents_at[number + 1] - table.contents_at[number]
         packed = self._pread(at, table.at[number + 1] - at)
         try:
@@ -136,9 +157,11 @@ class ArchiveContents:
         return data
 
     def _pread(self, offset: int, size: int) -> bytes:
+        """Return ``size`` bytes of the file from ``offset`` on; fewer at its end. Raise ``Problem`` if nothing can be
+        read."""
         with failing("read", on_source=True):
             data = patiently(partial(os.pread, self.descriptor, size, offset))
-        with suppress(OSError):
+        with suppress(OSError):  # the next call of this method meets the error, and raises it
             while (
                 data and len(data) < size and (more := os.pread(self.descriptor, size - len(data), offset + len(data)))
             ):
@@ -146,51 +169,60 @@ class ArchiveContents:
         return data
 
     def index(self) -> Index | None:
-        """The one beside it, if there is one; raises ``ValueError`` if it does not fit, and ``Problem``."""
+        """Return the index in the file next to the archive; None if there is none.
+
+        Raise ``ValueError`` if the index is not trusted or does not belong to this archive, and ``Problem`` if the
+        archive cannot be examined.
+        """
         status = status_of(self.descriptor, on_source=True)
         try:
-            beside = open_to_read(self._path + SUFFIX, regular=True).descriptor
+            descriptor = open_to_read(self._path + SUFFIX, regular=True).descriptor
         except NotTrusted as error:
             raise ValueError(error.strerror) from None
         except OSError:
             return None
         try:
-            told = os.fstat(beside)
-            if not stat.S_ISREG(told.st_mode):
-                raise ValueError("it is no regular file")
-            if told.st_uid not in (status.st_uid, os.geteuid(), 0):  # anybody may make one in a directory like /tmp
-                raise ValueError("it belongs to somebody else than the archive")
-            with open(beside, "rb", closefd=False) as stream:
+            index_status = os.fstat(descriptor)
+            if not stat.S_ISREG(index_status.st_mode):
+                raise ValueError("it is not a regular file")
+            # Any user can create a file of that name in a directory like /tmp.
+            if index_status.st_uid not in (status.st_uid, os.geteuid(), 0):
+                raise ValueError("it is owned by another user than the archive")
+            with open(descriptor, "rb", closefd=False) as stream:
                 contents = self._table.size if self._table else None if self._is_gzip else status.st_size
                 return unpacked(stream, status.st_size, status.st_mtime_ns, contents)
         except OSError as error:
             raise ValueError(error.strerror) from None
         finally:
-            os.close(beside)
+            os.close(descriptor)
 
     def _from_index(self) -> SeekTable:
+        """Return a seek table that is made from the index. Raise ``OneStream`` if there is no usable index."""
         try:
             index = self.index()
         except ValueError as error:
             raise self._refusal("gzip", f"its index {shown(self._path + SUFFIX)} is not used: {error}") from None
         if index is None or not len(index.frames):
-            raise self._refusal("gzip", "there is no index beside it that tells where its parts are")
+            raise self._refusal("gzip", "there is no index next to it that says where its parts are")
         if any(compressed > LARGEST_COMPRESSED or size > LARGEST_FRAME for compressed, size in index.frames):
             raise self._refusal("gzip", "its parts are too large")
         return SeekTable.of(index.frames)
 
     def _refusal(self, program: str, why: str) -> OneStream:
+        """Return the exception for an archive that ``program`` has compressed as one stream."""
         return OneStream(self._way(program, why), program, why)
 
     def _way(self, program: str, why: str) -> str:
+        """Return the message that says why the archive cannot be read, and how to read it by a pipe instead."""
         way = f"{program} -dc {for_shell(self._path)} | {self._tar}"
-        return f"{shown(self._path)}: cannot be read at many places at once: {why}; write {way}"
+        return f"{shown(self._path)}: cannot be read at several offsets at once: {why}; use: {way}"
 
 
 def _all_members(packed: bytes, size: int) -> tuple[bytes, bool]:
-    """Return up to ``size`` + 1 bytes of contents of members of gzip, and whether ``packed`` is nothing but these.
+    """Decompress the members of gzip in ``packed``, up to ``size`` + 1 bytes of contents.
 
-    Raises ``zlib.error``.
+    Return these bytes, and True if ``packed`` consists of complete members of gzip only. Raise ``zlib.error`` if the
+    data are damaged.
     """
     data, at = bytearray(), 0
     for _ in range(MOST_MEMBERS):
@@ -205,5 +237,6 @@ def _all_members(packed: bytes, size: int) -> tuple[bytes, bool]:
 
 
 def _damaged(at: int, why: str) -> Problem:
+    """Return the error for the frame that begins at the byte ``at`` of the file."""
     text = f"the part that begins at byte {at} is damaged: {why}"
     return Problem("decompress", errno.EBADMSG, on_source=True, text=text)

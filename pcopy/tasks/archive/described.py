@@ -1,7 +1,8 @@
-"""What is written of each item is found out while the tree is scanned: a ``Described`` each, as a record that sorts.
+"""Descriptions of items, which the scan of the tree makes of everything that goes into an archive.
 
-Key: root, path of the directory, name. So a directory comes first, then what is in it, then each directory in it with
-all that is below; tar wants what is below a directory to stand together. The name of a directory itself is empty.
+A ``Described`` is a sortable record. Its key consists of root, path of the directory, and name; the name of a directory
+itself is empty. So a directory comes first, then the items in it, then each subdirectory with everything below it. tar
+needs that order: everything below a directory must stand together.
 """
 
 from __future__ import annotations
@@ -39,16 +40,24 @@ from pcopy.tasks.base.values import Place
 from pcopy.walk.visitor import Found
 
 LEAST_SPARSE = 64 << 10
-"""Bytes of a file from which on its holes are looked for: smaller ones are not worth it."""
+"""Size in bytes from which on files are searched for holes. Below it the search costs more than it saves."""
 
 SIZE_BITS = 63
-"""Of the size with which a value begins; the highest bit tells what it is of."""
+"""Number of bits of the size with which the value of a record begins. The next higher bit is set in records of
+``PlainFiles``."""
 
 
 class Described(NamedTuple):
-    """An item and the ``member`` that it becomes. ``inode`` and ``ctime`` tell with the member's size and time whether
-    it is still the same. ``names`` are directory and name of its further names, if digests are wanted. ``shortcoming``:
-    why the member lacks some metadata, for which the item has failed (``Problem.plain``)."""
+    """An item of the tree, and the ``member`` of the archive that it becomes.
+
+    Fields:
+      root: the number of the root.
+      path: the directory of the item below the root.
+      name: the name of the item in the directory; empty if the item is the directory itself.
+      inode, ctime: with size and mtime of the member they show whether the file is still the same.
+      names: directory and name of the other hard links, if digests are computed.
+      shortcoming: why the member lacks some metadata (``Problem.plain``); such an item is reported as failed.
+    """
 
     root: int
     path: bytes
@@ -61,38 +70,44 @@ class Described(NamedTuple):
 
     @property
     def version(self) -> Version:
+        """The state of the file that was described, to be compared with its state when it is read."""
         return Version(self.inode, self.member.size, self.member.mtime, self.ctime)
 
     @property
     def record(self) -> KeyValue:
-        """To be sorted; the value begins with the size of the member in the archive. Equal items have equal ones."""
+        """The key and the value of the record. The value begins with the bytes of the member in the archive.
+
+        Equal items give equal records.
+        """
         size = whole_size(self.member)
         fields = (*self[:5], self.member.primitives, self.names, self.shortcoming)
-        value = marshal.dumps(fields, 2)  # later versions depend on references
+        value = marshal.dumps(fields, 2)  # from version 3 on, the bytes depend on which objects are shared
         return key_of(self.root, self.path, self.name), size.to_bytes(8, "big") + value
 
 
 def key_of(root: int, path: bytes, name: bytes) -> bytes:
+    """Return the key of the record of an item."""
     return b"%08x\0%b\0\0%b" % (root, order_key(path), name)
 
 
 def directory_in(key: bytes) -> bytes:
-    """The part of a key that all items of one directory share."""
+    """Return the part of a key that all items of one directory share."""
     return key.partition(b"\0\0")[0]
 
 
 def size_in(value: bytes) -> int:
-    """The size in the archive."""
+    """Return the bytes in the archive of the members that the value of a record holds."""
     return int.from_bytes(value[:8], "big") & (1 << SIZE_BITS) - 1
 
 
 def described_in(value: bytes) -> Described:
+    """Return the description that the value of a record holds."""
     root, path, name, inode, ctime, member, *others = marshal.loads(memoryview(value)[8:])
     return Described(root, path, name, inode, ctime, Member.from_primitives(member), *others)
 
 
 class Describing:
-    """Of one rank."""
+    """Maker of the descriptions of one rank. It caches the names of owners and the rights of the process."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
@@ -103,7 +118,10 @@ class Describing:
         self._user, self._group = (_nobody, _nobody) if numeric else (user_name, group_name)
 
     def item(self, place: Place, found: Found, row: int) -> Described | None:
-        """An item of the open directory ``place``; None for a socket. Raises ``Problem``."""
+        """Return the description of row ``row`` of ``found``, an item of the open directory ``place``.
+
+        Return None for a socket, which no archive can hold. Raise ``Problem`` if the item cannot be examined.
+        """
         rows, name = found.rows, found.names[row]
         mode = rows.mode[row]
         kind = kind_of(mode)
@@ -116,6 +134,10 @@ class Describing:
         return self._described(place.root, path, name, found, row, below)
 
     def _described(self, root: int, path: bytes, name: bytes, found: Found, row: int, below: bytes) -> Described:
+        """Return the description of an item whose path below the root's PATH is ``below``.
+
+        Raise ``Problem`` if the item cannot be examined, or if it is a file that cannot be opened.
+        """
         rows, directory, entry = found.rows, found.directory, found.names[row]
         mode, mtime = rows.mode[row], rows.time("mtime", row)
         kind, link, device, size = kind_of(mode), b"", 0, 0
@@ -137,21 +159,22 @@ class Describing:
         )  # fmt: skip
         member, shortcoming = self._with_xattrs(member, directory, entry)
         if kind == FILE and (shortcoming or self._readable.may_refuse(found, row, member.xattrs)):
-            close_read(open_source(directory, entry))
+            close_read(open_source(directory, entry))  # raises Problem if the file is unreadable
         return Described(root, path, name, rows.inode[row], rows.time("ctime", row), member, (), shortcoming)
 
     def prefix(self, place: Place) -> bytes:
-        """What stands before the names of the items of a directory."""
+        """Return the string that precedes the names of the items of a directory in the archive."""
         below = place.path + b"/x" if place.path else b"x"
         return name_in_archive(self._given[place.root], below)[:-1]
 
     def owners(self, found: Found) -> dict[tuple[int, int], tuple[bytes, bytes]]:
-        """The names of all owners and groups, by their numbers."""
+        """Return the names of owner and group of all ``found`` items, by pairs of uid and gid."""
         pairs = {*zip(found.rows.uid, found.rows.gid, strict=True)}
         return {(uid, gid): (self._user(uid), self._group(gid)) for uid, gid in pairs}
 
     def top(self, root: int, directory: int, status: os.stat_result) -> Described:
-        """The directory that a root is."""
+        """Return the description of the open directory ``directory`` with this ``status``, which is the root number
+        ``root``."""
         member = Member(
             name_in_archive(self._given[root], b"").rstrip(b"/") + b"/", DIRECTORY, stat.S_IMODE(status.st_mode),
             status.st_uid, status.st_gid, status.st_mtime_ns,
@@ -161,12 +184,13 @@ class Describing:
         return Described(root, b"", b"", status.st_ino, status.st_ctime_ns, member, (), shortcoming)
 
     def _with_xattrs(self, member: Member, directory: int, name: bytes) -> tuple[Member, Plain | None]:
-        """Return the member with the extended attributes and ACLs of the item, and why it lacks some of them.
+        """Return the ``member`` with the extended attributes and ACLs of the item, and the error if it lacks some of
+        them.
 
-        Raises ``Problem``.
+        Raise ``Problem`` if the attributes cannot be listed.
         """
         preserve = self._preserve
-        if member.kind == SYMLINK and not (preserve.xattr or preserve.acl):  # it has no ACL
+        if member.kind == SYMLINK and not (preserve.xattr or preserve.acl):  # a symbolic link has no ACL
             return member, None
         path = b"/proc/self/fd/%d/%b" % (directory, name)
         xattrs = read_xattrs(path, preserve, follow=False)
@@ -182,18 +206,20 @@ class Describing:
 
 
 def check_headers(member: Member) -> None:
-    """Raise ``Problem`` if the attributes and ACLs of a member take more bytes than ``ptar -x`` reads."""
+    """Raise ``Problem`` if the attributes and ACLs of a member take more bytes of headers than ``ptar -x`` reads."""
     if member.xattrs and (size := records_size(member)) > MOST_HEADERS:
-        text = f"its attributes and ACLs take {size:,} bytes of headers; {MOST_HEADERS:,} are possible: see --preserve"
+        text = f"its attributes and ACLs take {size:,} bytes of headers; {MOST_HEADERS:,} are allowed: see --preserve"
         raise Problem("archive", errno.E2BIG, on_source=True, text=text)
 
 
 def _gone_or(operation: str, error: OSError) -> Problem:
+    """Return the ``Problem`` of a failed ``operation`` on the source; ENOENT counts as a change of the source."""
     number = error.errno or errno.EIO
     return Problem(operation, number, on_source=True, changed=number == errno.ENOENT)
 
 
 def _link(directory: int, name: bytes) -> bytes:
+    """Return the target of the symbolic link ``name``. Raise ``Problem`` if it cannot be read."""
     try:
         return os.readlink(name, dir_fd=directory)
     except OSError as error:
@@ -203,7 +229,10 @@ def _link(directory: int, name: bytes) -> bytes:
 
 
 def _generated_size(directory: int, name: bytes, size: int) -> int:
-    """Return how many bytes can be read of a file that is generated as it is read; raises ``Problem``."""
+    """Return the bytes that can be read of a file whose contents are generated on reading (as in /proc).
+
+    ``size`` is the size that stat(2) reports. Raise ``Problem`` if the file cannot be read.
+    """
     reading = open_source(directory, name)
     try:
         return sum(len(data) for _, data in generated_pieces(reading, size))
@@ -212,8 +241,10 @@ def _generated_size(directory: int, name: bytes, size: int) -> int:
 
 
 def check_described(rank: Rank, described: Described, reading: int) -> bool:
-    """Raise ``Problem`` unless the open file is still what was described; return True if it is generated as it is read,
-    so that its size says nothing."""
+    """Raise ``Problem`` if the open file ``reading`` has changed since it was described.
+
+    Return True if its contents are generated on reading, so that the size that stat(2) reports means nothing.
+    """
     status, version = status_of(reading, on_source=True), described.version
     is_generated = rank.mover.generated.is_on(reading, status.st_dev)
     if is_generated:
@@ -224,13 +255,14 @@ def check_described(rank: Rank, described: Described, reading: int) -> bool:
 
 
 def _extents_of(directory: int, name: bytes, version: Version) -> Extents | None:
-    """Where the data of a file with holes lie; None if there are none. Raises ``Problem``."""
+    """Return the extents that hold data, of a file with holes; None if it has no holes. Raise ``Problem`` if it cannot
+    be read."""
     if not has_holes(source_status(directory, name)):
         return None
     reading = open_source(directory, name)
     try:
         if Version.of(status_of(reading, on_source=True)) != version:
-            return None  # whoever writes it tells of it
+            return None  # the file has changed: the task that archives it reports that
         extents = Extents.of((start, end - start) for start, end in data_extents(reading, 0, version.size))
     finally:
         close_read(reading)
@@ -238,7 +270,7 @@ def _extents_of(directory: int, name: bytes, version: Version) -> Extents | None
 
 
 def as_link(described: Described, first: Described) -> Described:
-    """The item as a further name of the ``first``."""
+    """Return ``described`` as a hard link to the member of ``first``."""
     member = described.member
     linked = member._replace(kind=LINK, size=0, link=first.member.name, xattrs=(), extents=None, device=0)
     return described._replace(member=linked, shortcoming=None)
@@ -246,6 +278,7 @@ def as_link(described: Described, first: Described) -> Described:
 
 @lru_cache(4096)
 def user_name(number: int) -> bytes:
+    """Return the name of the user with this uid; empty if there is none."""
     import pwd
 
     try:
@@ -256,6 +289,7 @@ def user_name(number: int) -> bytes:
 
 @lru_cache(4096)
 def group_name(number: int) -> bytes:
+    """Return the name of the group with this gid; empty if there is none."""
     import grp
 
     try:
@@ -265,4 +299,5 @@ def group_name(number: int) -> bytes:
 
 
 def _nobody(number: int) -> bytes:
+    """Return no name, whatever the number is (``--numeric-owner``)."""
     return b""

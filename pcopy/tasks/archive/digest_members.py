@@ -1,6 +1,8 @@
-"""The members of an archive are found and digested by all ranks, and come to rank 0, which tells them in their order.
+"""Digests of the members of an archive, for ``ptar -t --signature``: all ranks read and digest members, rank 0 collects
+them.
 
-Each becomes a record whose key is its place in the archive, as what is damaged does.
+Each member becomes a record whose key is its offset in the archive; so does each damaged place. Rank 0 sorts the
+records and reports the members in the order of the archive.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ if TYPE_CHECKING:
 
 
 class DigestedMember(NamedTuple):
-    """A member, and the item that it becomes: None for a hard link, and if there is a ``problem``, which is told."""
+    """A member, and the item that it would be extracted as.
+
+    ``item`` is None for a hard link, and if ``problem``, the text of an error, is not empty.
+    """
 
     found: FoundMember
     item: ItemInArchive | None
@@ -39,27 +44,33 @@ class DigestedMember(NamedTuple):
 
     @property
     def record(self) -> KeyValue:
+        """The record to be sorted: its key is the offset of the member in the archive."""
         found, item = self.found, None if self.item is None else (*self.item,)
         member: tuple[Any, ...] = tuple(found.member._replace(xattrs=(), extents=None))
         return _key(found.offset), marshal.dumps((found.offset, member, (*found[2:],), item, self.problem))
 
 
 def _key(at: int) -> bytes:
+    """Return the key of the record for the offset ``at`` of the archive."""
     return b"%016x" % at
 
 
 def unpacked(value: bytes) -> DigestedMember | Damage:
-    """What a record holds."""
-    told = marshal.loads(value)
-    if len(told) == len(Damage._fields):
-        return Damage(*told)
-    offset, member, others, item, problem = told
+    """Return the digested member, or the damage, that the value of a record holds."""
+    fields = marshal.loads(value)
+    if len(fields) == len(Damage._fields):
+        return Damage(*fields)
+    offset, member, others, item, problem = fields
     whole = FoundMember(offset, Member(*member), *others)
     return DigestedMember(whole, None if item is None else ItemInArchive(*item), problem)
 
 
 class FindMembers(Kind, code=182, doing="looking for members", is_note=False):
-    """As ``ReadHeaders``, of an archive whose members are digested."""
+    """Task of rank 0: divide an archive whose members are to be digested into spans, and spawn a ``DigestSpan`` for
+    each.
+
+    It is to ``DigestSpan`` what ``ReadHeaders`` is to ``ReadSpan``.
+    """
 
     def about(self) -> None:
         return None
@@ -69,7 +80,7 @@ class FindMembers(Kind, code=182, doing="looking for members", is_note=False):
 
 
 class DigestSpan(Kind, code=183, doing="reading members", is_note=False):
-    """The members that begin from ``start`` on and before ``end``."""
+    """Task that reads and digests the members that begin at the offset ``start`` or later, and before ``end``."""
 
     start: int
     end: int
@@ -86,10 +97,13 @@ class DigestSpan(Kind, code=183, doing="reading members", is_note=False):
 
 
 class SpanDigests:
-    """Fills ``pcopy.tasks.archive.read_headers.Sorter``: takes the members of a span."""
+    """Consumer of the members of a span, which it digests.
+
+    It implements ``pcopy.tasks.archive.read_headers.Sorter``.
+    """
 
     takes_plain = False
-    items_per_slice = 1  # each has contents, too
+    items_per_slice = 1  # reading the contents of one member takes long enough for a slice
 
     def __init__(self, rank: Rank, result: Result) -> None:
         self._rank, self._result = rank, result
@@ -98,14 +112,18 @@ class SpanDigests:
         self._records: list[KeyValue] = []
 
     def take_plain(self, found: PlainMembers) -> None:
+        """Raise ``NotImplementedError``: ``takes_plain`` is false, so this is never called."""
         raise NotImplementedError
 
     def damaged(self, damage: Damage) -> None:
+        """Count a damaged place as failed, and record it."""
         self._result.count(counts.FOUND)
         self._result.count(counts.FAILED)
         self._records.append((_key(damage.offset), marshal.dumps(tuple(damage))))
 
     def take(self, found: FoundMember) -> bool:
+        """Digest the member ``found``, or spawn the tasks that digest it in parts. Return False, as ``Sorter``
+        requires."""
         member, result, excluded = found.member, self._result, self._wanted.excluded
         if not self._wanted.selects(member, self._selected):
             result.count(counts.EXCLUDED, self._wanted.excluded - excluded)
@@ -120,19 +138,20 @@ class SpanDigests:
             item = None if member.kind == LINK else self._digests.item(found)
         except Problem as met:
             problem = f"{met.operation}: {met.strerror}"
-        self._rank.throttle.bytes.take(found.stored)  # to be paid before the next one
+        self._rank.throttle.bytes.take(found.stored)  # the throttle waits for it before the next member
         self._rank.counters[counts.MOVED] += found.stored
         self._records.append(_digested(result, DigestedMember(found, item, problem)))
         return False
 
     def end(self) -> None:
+        """Send the records of the span to rank 0."""
         self._wanted.tell(self._result)
         if self._records:
             self._result.spawn(DigestedNote(marshal.dumps(self._records)), owner=0)
 
 
 def _digested(result: Result, digested: DigestedMember) -> KeyValue:
-    """Counts it, as read or as failed; returns its record."""
+    """Count a member as read or as failed, and return its record."""
     size = digested.found.member.size
     if digested.problem:
         result.count(counts.FAILED)
@@ -144,11 +163,12 @@ def _digested(result: Result, digested: DigestedMember) -> KeyValue:
 
 
 def digests_of(rank: Rank, read: Read) -> MemberDigests:
+    """Return what computes the digests of members that ``read`` reads."""
     return MemberDigests(read, rank.hashing.algorithm, rank.hashing.block_size)
 
 
 def begin_parts(rank: Rank, result: Result, found: FoundMember) -> None:
-    """The contents of a large file are digested by whoever has time; those of a sparse one by one rank."""
+    """Spawn the tasks that digest a large member in parts, on any ranks. A sparse file is digested by one task."""
     member = found.member
     chunk = rank.chunk(member.size) if member.extents is None and rank.splits(member.size) else member.size
     starts = range(0, member.size, chunk)
@@ -160,12 +180,21 @@ def begin_parts(rank: Rank, result: Result, found: FoundMember) -> None:
 
 
 def _packed(extents: Extents | None) -> bytes:
+    """Return ``extents`` as bytes, also if they are None."""
     return marshal.dumps(None if extents is None else extents.packed)
 
 
 class DigestPart(Kind, code=184, doing="reading a part of a member", is_note=False):
-    """A part of the member at ``at``: ``size`` bytes, which stand at ``data`` of the archive, but for the holes that
-    ``extents``, packed, tell of. The rank ``teller`` has begun it."""
+    """Task that digests a part of the member whose headers begin at ``at``.
+
+    Fields:
+      at: the offset of the member in the archive, which identifies it.
+      part: the number of the part.
+      data: the offset in the archive at which the contents of the part begin.
+      size: the bytes of the part, holes included.
+      extents: the extents of a sparse file, packed.
+      teller: the rank that waits for all parts of the member.
+    """
 
     at: int
     part: int
@@ -178,7 +207,7 @@ class DigestPart(Kind, code=184, doing="reading a part of a member", is_note=Fal
         return None
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        hasher, told, root = rank.hashing.hasher(), None, b""
+        hasher, failure, root = rank.hashing.hasher(), None, b""
         packed = marshal.loads(self.extents)
         extents = None if packed is None else Extents.unpacked(packed)
         digests = digests_of(rank, rank.own(OpenArchive).read_all)
@@ -188,19 +217,22 @@ class DigestPart(Kind, code=184, doing="reading a part of a member", is_note=Fal
                 yield None
             root = hasher.root()
         except Problem as problem:
-            told = problem.plain
-        result.spawn(PartDigested(self.at, self.part, told, root), owner=self.teller)
+            failure = problem.plain
+        result.spawn(PartDigested(self.at, self.part, failure, root), owner=self.teller)
 
 
 class LargeMember(NamedTuple):
-    """One whose parts are being digested, and the content roots of those that are."""
+    """A member that is digested in parts, and the content roots of the parts that are done."""
 
     found: FoundMember
     roots: list[bytes]
 
 
-class PartDigested(Note, code=185, doing="noting a part of a member"):
-    """Of the member at ``at``."""
+class PartDigested(Note, code=185, doing="recording a part of a member"):
+    """Note to the rank that waits for the parts of the member at ``at``: a part is digested, or could not be read.
+
+    ``root`` is the content root of the part.
+    """
 
     at: int
     part: int
@@ -212,14 +244,16 @@ class PartDigested(Note, code=185, doing="noting a part of a member"):
 
 
 class LargeMembers(Ledger[int, LargeMember, PartDigested]):
-    """Those that this rank has begun, by their places."""
+    """The members that this rank has divided into parts, by their offsets in the archive."""
 
     def noted(self, awaited: Awaited[LargeMember], note: PartDigested) -> None:
+        """Store the content root of a part, or its error if it is the first one."""
         awaited.opened.roots[note.part] = note.root
         if note.problem is not None and awaited.problem is None:
             awaited.problem = Problem.from_plain(note.problem)
 
     def ended(self, awaited: Awaited[LargeMember], result: Result) -> None:
+        """Compute the digest of the member after its last part, and send its record to rank 0."""
         rank, (found, roots) = self._rank, awaited.opened
         size, item, problem = found.member.size, None, ""
         if awaited.problem is not None:
@@ -230,8 +264,8 @@ class LargeMembers(Ledger[int, LargeMember, PartDigested]):
         result.spawn(DigestedNote(marshal.dumps([record])), owner=0)
 
 
-class DigestedNote(Note, code=186, doing="noting members"):
-    """Records for rank 0, packed."""
+class DigestedNote(Note, code=186, doing="recording members"):
+    """Note to rank 0 that carries records of members and damaged places, packed."""
 
     records: bytes
 
@@ -240,10 +274,11 @@ class DigestedNote(Note, code=186, doing="noting members"):
 
 
 class DigestedMembers:
-    """On rank 0: records of all members."""
+    """The records of all members and damaged places, on rank 0."""
 
     def __init__(self, rank: Rank) -> None:
         self.records = ExternalSorter(rank.open_spool)
 
     def close(self) -> None:
+        """Close the sorter and its spool."""
         self.records.close()

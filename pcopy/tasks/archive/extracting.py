@@ -1,4 +1,7 @@
-"""Members that want care, one by one, in one open directory: files of any size, symbolic links, devices."""
+"""Extraction of single members into one open directory, on the slow path.
+
+It handles what ``make_members`` does not: files of any size, sparse files, symbolic links, FIFOs and devices.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,19 @@ from pcopy.tasks.base.values import Known
 from pcopy.tasks.files.existing import look, name_to_make, stating_removal
 
 AT_ONCE = SMALL_FILE // 4
-"""Bytes of a file that is unpacked in one go."""
+"""Largest size in bytes of a file that is extracted in one step."""
 _ZEROS = memoryview(bytes(1 << 20))
 KERNEL_PIECE = 8 << 20
-"""Bytes that copy_file_range moves at once."""
+"""Bytes that one call of copy_file_range(2) copies."""
 
 
 class Extracting:
-    """Makes items in one open ``directory``."""
+    """Extraction of members into one open ``directory``.
+
+    Args:
+      path: the path of the directory below the target.
+      inherits: True if new items may inherit an ACL from the directory.
+    """
 
     def __init__(self, rank: Rank, result: Result, directory: int, path: bytes, *, inherits: bool) -> None:
         self._rank = rank
@@ -47,13 +55,19 @@ class Extracting:
         self._lookup = lookup_of(numeric=rank.options.numeric_owner)
 
     def is_quick(self, member: Member) -> bool:
-        """Is it made in one slice? (A task that is told to stop between two slices tells nothing any more.)"""
+        """Return True if ``member`` is extracted in one slice of the task.
+
+        If a job stops, its tasks are dropped between two slices, and what a dropped task has made is not counted.
+        """
         if self._rank.throttle.is_on:
             return False
         return member.kind != FILE or (member.extents is None and member.size <= AT_ONCE)
 
     def extract(self, each: ToUnpack) -> Generator[None, None, None]:
-        """Raises ``Problem``; nothing of it is there then, unless that says so."""
+        """Extract a member, yielding between slices. Raise ``Problem`` if that fails.
+
+        The item does not exist then, unless the text of the problem says so.
+        """
         member = each.member
         new: NewFile
         if member.kind == FILE:
@@ -80,8 +94,12 @@ class Extracting:
         self.tell(each, applied, new.shortcoming)
 
     def _new_file(self, name: bytes, *, is_quick: bool) -> tuple[NewFile, os.stat_result | None]:
-        """Under its own name, if that is free and it is quick, or always in a destination that cannot rename; else
-        beside it."""
+        """Create a file for the member called ``name``; return it, and the status of the existing item that it will
+        replace.
+
+        The file is created under its final name if that is free and the member is quick (``is_quick``), or if the
+        target file system cannot rename. Otherwise it is created under a temporary name in the same directory.
+        """
         if is_quick:
             try:
                 return NewFile.at(self._directory, name), None
@@ -93,24 +111,26 @@ class Extracting:
         return NewFile.at(self._directory, name_to_make(self._rank, self._directory, name, present)), present
 
     def _name(self, new: NewFile, name: bytes, present: os.stat_result | None) -> None:
+        """Give a complete file or node its final ``name``, replacing the item ``present`` if there is one."""
         if new.made_as == name:
             new.keep()
         else:
             new.commit(name, present, store=self._rank.options.sync)
 
     def dress(self, new: NewFile, member: Member) -> Applied:
+        """Apply the metadata of ``member`` to ``new``; return the result. Raise ``Problem`` if it fails altogether."""
         options = self._rank.options
         attributes = attributes_of(self._lookup, member)
         return new.dress(attributes, options.preserve, options.umask, inherits=self._inherits)
 
     def tell(self, each: ToUnpack, applied: Applied, shortcoming: Problem | None) -> None:
-        """It is there. Raises ``Problem`` for what it lacks."""
+        """Count an extracted member. Raise ``Problem`` if it exists, but lacks metadata or contents."""
         result, member, place = self._result, each.member, self._place
         if shortcoming is not None:
-            text = "it is there without that, and its mode may be narrower than in the archive"
+            text = "it was extracted without this metadata; its mode may be narrower than in the archive"
             raise Problem(shortcoming.operation, shortcoming.errno or 0, text=text)
         if each.trouble:
-            raise Problem("extract", 0, text=f"it is there, but {each.trouble}")
+            raise Problem("extract", 0, text=f"it was extracted, but {each.trouble}")
         if applied.excused or applied.notices or applied.unknown:
             result.applied(place, each.name, applied)
         kind = FILE_TYPE if member.kind == FILE else type_of(member.st_mode)
@@ -118,7 +138,7 @@ class Extracting:
 
 
 def _status_of(member: Member) -> os.stat_result:
-    """What a new node is compared with."""
+    """Return a status made of the fields of ``member``, with which the type of an existing node is compared."""
     fields = (member.st_mode, 0, 0, 1, member.uid, member.gid, 0, 0, 0, 0)
     return os.stat_result(fields, {"st_rdev": member.device})
 
@@ -126,8 +146,10 @@ def _status_of(member: Member) -> os.stat_result:
 def _filled(
     archive: OpenArchive, ahead: Ahead, each: ToUnpack, new: NewFile, *, in_order: bool = False
 ) -> Iterator[int]:
-    """Gives the empty file its contents; yields the bytes that each step moved, raises ``Problem``. ``in_order``: with
-    zeros in its holes."""
+    """Write the contents of a member into the empty file ``new``; yield the bytes that each step has moved.
+
+    Raise ``Problem`` if that fails. If ``in_order`` is true, write from the start to the end, with zeros for holes.
+    """
     member, at, target = each.member, each.data, new.descriptor
     if member.extents is None and member.size <= AT_ONCE:
         if member.size:
@@ -148,7 +170,7 @@ def _filled(
 
 
 def _zeros(target: int, start: int, end: int) -> Iterator[int]:
-    """As ``copied``, for a hole."""
+    """Write zeros from ``start`` to ``end`` of the file ``target``; yield the bytes of each step."""
     for at in range(start, end, len(_ZEROS)):
         piece = _ZEROS[: end - at]
         write_all(target, piece, at)
@@ -156,12 +178,15 @@ def _zeros(target: int, start: int, end: int) -> Iterator[int]:
 
 
 def copied(archive: OpenArchive, target: int, at: int, offset: int, length: int) -> Iterator[int]:
-    """Bytes from ``at`` of the archive go to ``offset``; yields what each step moved, raises ``Problem``."""
+    """Copy ``length`` bytes from the offset ``at`` of the archive to ``offset`` of the file ``target``.
+
+    Yield the bytes that each step has moved. Raise ``Problem`` if that fails.
+    """
     source = archive.plain_descriptor
     while length and source >= 0:
         try:
             moved = os.copy_file_range(source, target, min(KERNEL_PIECE, length), at, offset)
-        except OSError:  # to read and write finds out whose fault it is
+        except OSError:  # read and write below show which side fails, or succeed
             break
         if not moved:
             break

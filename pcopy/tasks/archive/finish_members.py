@@ -1,4 +1,7 @@
-"""Directories that were unpacked get their metadata when everything in them is there."""
+"""Metadata of extracted directories, which they get after everything in them was extracted.
+
+A directory that got its final mode earlier might not be writable, and its mtime would change.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,14 @@ from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.directories.scan_dir import may_be_entered
 
 
-def finish_later(rank: Rank, result: Result, told: ToUnpack) -> None:
-    """The directory gets its metadata at last, the very last if we cannot enter it then."""
-    value = told.packed()
-    if may_be_entered(attributes_of(lookup_of(numeric=rank.options.numeric_owner), told.member)):
+def finish_later(rank: Rank, result: Result, member: ToUnpack) -> None:
+    """Spawn the task that gives a directory its metadata at the end of the job.
+
+    If its final mode does not let this process enter it, that happens last (``SealMembers``), so that directories below
+    it can still be reached.
+    """
+    value = member.packed()
+    if may_be_entered(attributes_of(lookup_of(numeric=rank.options.numeric_owner), member.member)):
         result.spawn(FinishMember(value), phase=FINISH)
     else:
         result.count(counts.FOR_SEAL)
@@ -27,7 +34,7 @@ def finish_later(rank: Rank, result: Result, told: ToUnpack) -> None:
 
 
 class FinishMember(Kind, code=148, doing="finishing", is_note=False):
-    """One directory."""
+    """Task that gives one extracted directory its metadata. ``value`` is the packed ``ToUnpack``."""
 
     value: bytes
 
@@ -39,7 +46,11 @@ class FinishMember(Kind, code=148, doing="finishing", is_note=False):
 
 
 class SealMembers(Note, code=149, doing="finishing"):
-    """A directory for rank 0, which finishes these last, the deepest first; without a ``value``: now."""
+    """Note to rank 0 about a directory that this process cannot enter once it has its metadata.
+
+    ``value`` is the packed ``ToUnpack``. A note with an empty ``value`` makes rank 0 finish all these directories, the
+    deepest first.
+    """
 
     value: bytes
 
@@ -48,27 +59,28 @@ class SealMembers(Note, code=149, doing="finishing"):
         if self.value:
             sealed.add(self.value)
             return
-        for told in sorted(map(ToUnpack.unpacked, sealed), key=lambda told: -told.path.count(b"/")):
-            finish(rank, result, told)
+        for member in sorted(map(ToUnpack.unpacked, sealed), key=lambda member: -member.path.count(b"/")):
+            finish(rank, result, member)
 
 
 class SealedMembers(RankSet[bytes]):
-    """Directories, packed."""
+    """The directories that rank 0 finishes last, as packed ``ToUnpack``."""
 
 
-def finish(rank: Rank, result: Result, told: ToUnpack) -> None:
-    place, options = place_of(told.path), rank.options
-    attributes = attributes_of(lookup_of(numeric=options.numeric_owner), told.member)
+def finish(rank: Rank, result: Result, member: ToUnpack) -> None:
+    """Apply the metadata of a directory, and report the directory as failed if that is not possible."""
+    place, options = place_of(member.path), rank.options
+    attributes = attributes_of(lookup_of(numeric=options.numeric_owner), member.member)
     try:
-        directory = rank.targets[0].open(told.path)
+        directory = rank.targets[0].open(member.path)
         status = status_of(directory)
         inherits = may_inherit_acl(directory, status.st_uid)
         preserve, umask = options.preserve, options.umask
         applied = with_handle(
             directory, lambda handle: apply_attributes(handle, attributes, preserve, umask, inherits=inherits)
         )
-        if told.trouble:
-            raise Problem("extract", 0, text=f"it is there, but {told.trouble}")
+        if member.trouble:
+            raise Problem("extract", 0, text=f"it was extracted, but {member.trouble}")
     except Problem as problem:
         result.count(counts.DIRECTORIES, -1)
         result.fail(place, b"", problem, retry=Tried.NEVER)

@@ -1,4 +1,7 @@
-"""``ptar --dry-run``: what would become of the members that were found. Nothing is made, and no contents are read."""
+"""The forecast of ``ptar --dry-run``: it counts what would be archived or extracted.
+
+Nothing is created, and no contents are read.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from pcopy.tasks.base.result import Result, Tried
 
 
 def foresee_archived(writer: PieceWriter, pieces: Iterable[PlacedPiece]) -> None:
-    """Counts what the pieces would hold."""
+    """Count the members that ``pieces`` would hold."""
     for piece in pieces:
         for run in piece.runs:
             if not isinstance(run, bytes):
@@ -35,6 +38,7 @@ def foresee_archived(writer: PieceWriter, pieces: Iterable[PlacedPiece]) -> None
 
 
 def foresee_unpacked(rank: Rank, result: Result, members: Iterable[ToUnpack]) -> None:
+    """Count and report what would become of ``members`` that are to be extracted."""
     for each in members:
         member, place = each.member, place_of(each.path)
         trouble = each.trouble
@@ -53,7 +57,7 @@ def foresee_unpacked(rank: Rank, result: Result, members: Iterable[ToUnpack]) ->
 
 
 def _has_target(rank: Rank, link: Member) -> bool:
-    """Return True if what a hard link refers to is in the target, and no directory."""
+    """Return True if the item that a hard link refers to exists in the target, and is no directory."""
     directory, _, name = safe_path(link.link).rpartition(b"/")
     try:
         status = os.stat(name, dir_fd=rank.targets[0].open(directory), follow_symlinks=False)
@@ -63,7 +67,7 @@ def _has_target(rank: Rank, link: Member) -> bool:
 
 
 def _is_there(rank: Rank, each: ToUnpack) -> bool:
-    """Has something its name now? Directories that are there stay."""
+    """Return True if the member would replace an existing item. Directories are not replaced."""
     if not each.name:
         return False
     try:

@@ -1,7 +1,9 @@
-"""Members that were found are sorted: each is asked for, or not, and has its place.
+"""Members that were found in an archive are filtered, and sent to the ranks that own their directories.
 
-What is found comes to the owner of its directory (``FoundNote``), so that of several members of one name the last one
-counts, and only one rank says what is in a directory.
+Each member goes to the rank that owns its directory (``FoundNote``). So the last one of several members of the same
+name is used, and only one rank decides what is in a directory.
+
+A *simple* member is a regular file whose headers state only name, mode, owner, mtime and size.
 """
 
 from __future__ import annotations
@@ -30,15 +32,19 @@ if TYPE_CHECKING:
     from pcopy.fsio.kernel.native_tar import PlainMembers
 
 ITEMS_PER_SLICE = 64
-"""Members of which headers are read in one slice."""
+"""Number of members whose headers are read in one slice of a task."""
 PART_MEMBERS = 256
-"""Members of one directory that are handed on together."""
+"""Largest number of members of one directory that one task extracts."""
 SORT_BUDGET = 32 << 20
-"""Bytes of memory for the members of a rank; what is more waits in a spool."""
+"""Bytes of memory for sorting the members of a rank. Further members are spilled to a spool."""
 
 
 class Sorting:
-    """Says of each member where it goes, and whether it is wanted."""
+    """Consumer of the members of a span: it filters them, and prepares records for the ranks that own their
+    directories.
+
+    It implements ``pcopy.tasks.archive.read_headers.Sorter``.
+    """
 
     items_per_slice = ITEMS_PER_SLICE
 
@@ -52,11 +58,12 @@ class Sorting:
         self._found = self._found_bytes = 0
         self._incomplete = incomplete_of(rank)
         self.takes_plain = not (self._strip or self._wanted or self._selected.anything or self._incomplete)
-        """Is there nothing to ask of a plain member?"""
+        """True if simple members that the C backend finds can be recorded unchanged: no filter, option or list concerns
+        them."""
         self._lookup = lookup_of(numeric=rank.options.numeric_owner)
 
     def take_plain(self, found: PlainMembers) -> None:
-        """Members that are found in C."""
+        """Record simple members that the C backend has found."""
         keys, values, records = found.keys, found.values, self._records
         self._found += len(keys)
         self._found_bytes += found.bytes
@@ -69,6 +76,7 @@ class Sorting:
             records.members[records.owner(directory)] += zip(keys[begin:end], values[begin:end], strict=True)
 
     def damaged(self, damage: Damage) -> None:
+        """Report a damaged place of the archive as failed."""
         result = self._result
         result.count(counts.FOUND)
         problem = Problem("extract", 0, text=f"at byte {damage.offset:,} of the archive: {damage.text}")
@@ -79,14 +87,14 @@ class Sorting:
             result.report(self._rank.options.archive_file, problem)
 
     def take(self, found: FoundMember) -> bool:
-        """Is it a plain one?"""
+        """Filter and record the member ``found``; return True if it is a simple one."""
         member, result = found.member, self._result
-        asked_as = member.name
+        name_in_archive = member.name
         if self._strip:
             member = member._replace(name=_stripped(member, self._strip))
             if member.kind == LINK:
                 member = member._replace(link=stripped(member.link, self._strip))
-        if not self._wanted.selects(member, self._selected, asked_as):
+        if not self._wanted.selects(member, self._selected, name_in_archive):
             for counter in (counts.FOUND, counts.SKIPPED, counts.EXCLUDED):
                 result.count(counter)
             return False
@@ -95,7 +103,7 @@ class Sorting:
             result.count(counts.SKIPPED)
             return False
         if problem := refusal(member):
-            result.fail(place_of(b""), asked_as, Problem("extract", 0, text=problem), retry=Tried.NEVER)
+            result.fail(place_of(b""), name_in_archive, Problem("extract", 0, text=problem), retry=Tried.NEVER)
             return False
         self._found_bytes += member.size
         path = safe_path(member.name)
@@ -105,7 +113,7 @@ class Sorting:
         return self._keep(path, member, found)
 
     def _keep(self, path: bytes, member: Member, found: FoundMember) -> bool:
-        """For the owner of its directory. Is it a plain one?"""
+        """Record a member for the rank that owns its directory; return True if it is a simple one."""
         value, is_plain = b"", member.kind == FILE and not (found.trouble or member.xattrs) and member.extents is None
         if is_plain:
             attributes = attributes_of(self._lookup, member)
@@ -114,6 +122,7 @@ class Sorting:
         return is_plain
 
     def end(self) -> None:
+        """Send the records of the span to the ranks that own the directories, and report the counts."""
         self._wanted.tell(self._result)
         self._result.count(counts.FOUND, self._found)
         self._result.count(counts.FOUND_BYTES, self._found_bytes)
@@ -124,7 +133,8 @@ class Sorting:
 
 
 def incomplete_of(rank: Rank) -> Incomplete:
-    """Return the files of the archive that are incomplete; none if the list is damaged, which rank 0 reports."""
+    """Return the names of the files that are incomplete in the archive; none if the list is damaged, which rank 0
+    reports."""
     try:
         return rank.own(OpenArchive).incomplete
     except Problem:
@@ -132,35 +142,39 @@ def incomplete_of(rank: Rank) -> Incomplete:
 
 
 def _stripped(member: Member, parts: int) -> bytes:
-    """Return the name of a member without its first parts, with a slash at its end if it had one."""
+    """Return the name of ``member`` without its first ``parts`` components; a slash at its end is kept."""
     name = stripped(member.name, parts)
     return name + b"/" if name and member.name.endswith(b"/") else name
 
 
 def stripped(name: bytes, parts: int) -> bytes:
-    """Without its first parts, as tar counts them; empty if nothing is left."""
+    """Return ``name`` without its first ``parts`` components, as tar counts these; empty if none remain."""
     names = [part for part in name.split(b"/") if part]
     return b"/".join(names[parts:])
 
 
 class FoundMembers:
-    """Those of the directories of one rank, sorted by directory, name, and place in the archive."""
+    """The members of the directories that this rank owns, sorted by directory, name, and offset in the archive.
+
+    ``members`` are their records, ``marks`` the marks of their names (``pcopy.tasks.archive.names``).
+    """
 
     def __init__(self, rank: Rank) -> None:
         self.members = ExternalSorter(rank.open_spool, SORT_BUDGET)
         self.marks = ExternalSorter(rank.open_spool, SORT_BUDGET // 4)
 
     def close(self) -> None:
+        """Close the sorters and their spools."""
         self.members.close()
         self.marks.close()
 
     def by_directory(self) -> Iterator[InDirectory]:
-        """The last member of each name; of a large directory there are several."""
+        """Yield the last member of each name, by directories; a large directory comes in several portions."""
         return by_directory(self.members.sorted(), PART_MEMBERS)
 
 
-class FoundNote(Note, code=144, doing="noting members"):
-    """Members for the rank that owns their directories, and marks of their names, packed."""
+class FoundNote(Note, code=144, doing="recording members"):
+    """Note to the rank that owns directories: records of members in these, and marks of their names, packed."""
 
     records: bytes
 

@@ -1,9 +1,10 @@
-"""Frames of a compressed archive: all ranks make them, and they stand in the order of what is in them.
+"""Frames of a compressed archive: all ranks compress them, and they stand in the archive in the order of their
+contents.
 
-Rank 0 deals out the tasks that make them, in that order. Whoever has made a frame tells it how long that is
-(``FrameNote``), gets another task, and hears where the frame belongs once the lengths of all before it are known. A
-rank holds some frames in memory meanwhile, and puts more of them into a spool. Few frames wait so at any time, and an
-interrupted run leaves nearly all that it has made.
+The offset of a frame is known only after the lengths of all earlier frames are known. So rank 0 hands out the tasks
+that make frames in the order of the archive. A rank that has made a frame reports its length to rank 0 (``FrameNote``),
+gets another task, and later receives the offset of the frame. Until then it holds the frame in memory, or in a spool if
+it holds many. Few frames wait at any time, so an interrupted run has written nearly all the frames that it has made.
 """
 
 from __future__ import annotations
@@ -23,27 +24,31 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 
 FRAME_BYTES = 8 << 20
-"""Bytes of a large file that make a frame; a member that is larger makes frames of its own."""
+"""Bytes of a large file that form a frame; members that are larger form frames of their own."""
 MOST_HELD = 64 << 20
-"""Bytes of frames that a rank holds in memory; what is more waits in a spool."""
+"""Bytes of frames that a rank holds in memory; further ones go to a spool."""
 AHEAD = 4
-"""Frames that a rank is to make at a time: the next ones are with it before it has to ask."""
+"""Number of tasks that make frames which a rank has at a time, so that it need not wait for the next one."""
 
 
 def frame_chunk(rank: Rank) -> int:
-    """Bytes of a large file that make a frame: whole blocks of the signature."""
+    """Return the bytes of a large file that form a frame: a multiple of the block size of the signature."""
     return max(FRAME_BYTES, rank.options.block_size if rank.digests else 0)
 
 
 class FrameTasks(Protocol):
-    """What makes the frames of an archive, in their order."""
+    """Interface of a generator of the tasks that make the frames of an archive, in the order of the frames."""
 
     def next(self, result: Result) -> Kind | None:
-        """None after the last one."""
+        """Return the task for the next frame; None after the last one."""
 
 
 class Frames:
-    """Those that this rank has made, and that wait; on rank 0 also where all belong."""
+    """The frames that this rank has made and not yet written; on rank 0 also the offsets of all frames.
+
+    Attributes:
+      placed: on rank 0, the sizes of the frames whose offsets are known, from the first one on.
+    """
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
@@ -55,11 +60,15 @@ class Frames:
         self._tasks: FrameTasks | None = None
         self.placed: list[Frame] = []
         self.at = 0
-        """Where the next frame belongs."""
+        """The offset of the next frame that is placed."""
 
     def follow(self, records: Iterable[Record]) -> list[Record]:
-        """On rank 0: some of these frames, which an interrupted run has left, stand right behind what is placed. They
-        count as placed from now on, and are returned. Raises ``Problem``."""
+        """Take up frames that an interrupted run has written, on rank 0.
+
+        Those of ``records`` are taken whose frames stand directly behind the frames that are placed so far, and within
+        the archive. They count as placed from now on, and are returned. Raise ``Problem`` if the size of the archive
+        cannot be determined.
+        """
         found = []
         for record in sorted(records, key=itemgetter(3)):
             at, length, size = record[3]
@@ -70,24 +79,31 @@ class Frames:
         return found
 
     def deal(self, tasks: FrameTasks, result: Result) -> None:
-        """On rank 0: each rank gets its first ones. Notes of this one wait behind what it has got."""
+        """Give each rank its first ``AHEAD`` tasks, on rank 0.
+
+        Rank 0 itself gets one only: notes to it wait until its current task ends.
+        """
         self._tasks = tasks
         for turn in range(AHEAD):
             for rank in range(1 if turn else 0, self._rank.size):
                 self._deal_to(rank, result)
 
     def _deal_to(self, rank: int, result: Result) -> None:
+        """Give the rank number ``rank`` the next task, if there is one."""
         task = self._tasks.next(result) if self._tasks is not None else None
         if task is not None:
             result.spawn(task, owner=rank)
 
     def is_there(self, number: int, result: Result) -> None:
-        """An interrupted run has left the frame ``number``."""
+        """Report to rank 0 that an interrupted run has already written the frame ``number``."""
         result.spawn(FrameNote(number, 0, 0, -1, self._rank.number), owner=0)
 
     def hand_over(self, number: int, data: bytes, record: tuple[bytes, bytes, bytes] | None, result: Result) -> None:
-        """The frame ``number`` holds ``data``; ``record`` that once it is written, if there is one. May raise
-        ``OSError`` from a spool."""
+        """Compress ``data`` as the frame ``number``, hold it, and report its length to rank 0.
+
+        ``record`` is recorded (``PieceRecords.add``) after the frame is written, unless it is None. May raise
+        ``OSError`` if the spool cannot be written.
+        """
         frame = compressed(data, self._rank.options.compress_as)
         if self._held_bytes + len(frame) > MOST_HELD:
             if self._spool is None:
@@ -102,7 +118,7 @@ class Frames:
         result.spawn(FrameNote(number, len(frame), len(data), -1, self._rank.number), owner=0)
 
     def write(self, note: FrameNote) -> None:
-        """Raises ``Problem``."""
+        """Write the frame whose offset the ``note`` from rank 0 contains. Raise ``Problem`` if that fails."""
         frame = self._held.pop(note.number)
         if isinstance(frame, tuple):
             assert self._spool is not None
@@ -115,36 +131,48 @@ class Frames:
             self._rank.own(PieceRecords).add(*record, (note.offset, note.compressed, note.size))
 
     def told(self, note: FrameNote, result: Result) -> None:
-        """On rank 0: all frames whose place is known by now are told it."""
+        """Handle a report to rank 0: send all offsets that are known by now to the ranks that hold these frames."""
         self._deal_to(note.teller, result)
         if note.compressed:
             self._told[note.number] = note.compressed, note.size, note.teller
-        while (told := self._told.pop(len(self.placed), None)) is not None:
-            length, size, teller = told
+        while (known := self._told.pop(len(self.placed), None)) is not None:
+            length, size, teller = known
             result.spawn(FrameNote(len(self.placed), length, size, self.at, teller), owner=teller)
             self.placed.append(Frame(length, size))
             self.at += length
 
     def end(self, end: int, trailer: bytes) -> None:
-        """On rank 0, when all are written, ``end`` bytes of members: what ends an archive follows, and the ``trailer``.
+        """Write the end of the archive on rank 0, after all frames were written.
 
-        Raises ``Problem``.
+        It consists of the two blocks of zeros of tar, the ``trailer``, and the seek table for zstd. Raise ``Problem``
+        if that fails.
+
+        Args:
+          end: bytes of all members before compression.
         """
-        archive, how = self._rank.own(ArchiveFile), self._rank.options.compress_as
+        archive, method = self._rank.own(ArchiveFile), self._rank.options.compress_as
         last = bytes(filled_up(end + 2 * BLOCK, RECORD) - end) + trailer
-        frame = compressed(last, how)
+        frame = compressed(last, method)
         self.placed.append(Frame(len(frame), len(last)))
-        archive.write(frame + (seek_table(self.placed) if how == "zstd" else b""), self.at)
+        archive.write(frame + (seek_table(self.placed) if method == "zstd" else b""), self.at)
         self.at += len(frame)
 
     def close(self) -> None:
+        """Close the spool."""
         if self._spool is not None:
             self._spool.close()
 
 
 class FrameNote(Note, code=131, doing="placing parts of the archive"):
-    """The frame ``number`` has ``compressed`` bytes, which hold ``size``; 0 if an interrupted run has left it. Without
-    an ``offset`` (-1) the rank ``teller`` tells rank 0; else it is told where the frame belongs."""
+    """Report to rank 0 about a frame, or the answer of rank 0.
+
+    Fields:
+      number: the number of the frame.
+      compressed: its bytes in the archive; 0 if an interrupted run has already written it.
+      size: the bytes of its contents.
+      offset: -1 in a report to rank 0; in the answer the offset of the frame in the archive.
+      teller: the rank that has made the frame.
+    """
 
     number: int
     compressed: int

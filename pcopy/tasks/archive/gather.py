@@ -1,7 +1,8 @@
-"""The visitor of a job that makes an archive, and how what it finds comes to the owners of directories.
+"""The visitor of ``ptar -c``: it describes what the walk finds, and sends the descriptions to the ranks that own
+directories.
 
-``MembersNote`` brings what was described; names of one inode meet first (``GroupLinkNames``): the
-first of them in the order of the archive is the file, the others are links to it.
+``MembersNote`` carries descriptions. Names of inodes with several hard links are first brought together
+(``GroupLinkNames``): the first of them in the order of the archive becomes the file, the others become links to it.
 """
 
 from __future__ import annotations
@@ -34,23 +35,28 @@ from pcopy.tasks.copying import Finding
 from pcopy.walk.visitor import Found
 
 SORT_BUDGET = 32 << 20
-"""Bytes of memory for the members of a rank; what is more waits in a spool."""
+"""Bytes of memory for sorting the members of a rank. Further members are spilled to a spool."""
 MOST_PLAIN = 8 << 20
-"""Bytes of records of plain files of one directory that stay together."""
+"""Bytes of records of simple files of one directory that are kept in their packed form."""
 _BUCKETS = 1 << 14
-"""Of directories, in which such bytes are summed up; few directories that are not large share one with such."""
+"""Number of groups of directories for which the bytes of such records are counted. A small directory seldom shares its
+group with a large one."""
 _ITEMS_PER_SLICE = 32
+"""Number of items that are described in one slice of a task."""
 _AT_ONCE = 512
-"""Links that are told at once."""
+"""Number of links that are sent together."""
 
 
 def owner_of_members(rank: Rank, root: int, path: bytes) -> int:
-    """The rank that lays out what is in the directory ``path``. A compressed archive is laid out by rank 0."""
+    """Return the number of the rank that lays out the members of the directory ``path``.
+
+    All members of a compressed archive are laid out by rank 0.
+    """
     return 0 if rank.options.compress_as else zlib.crc32(path, root) % rank.size
 
 
 class Gathering(Finding):
-    """A ``Visitor``: describes all that is found."""
+    """Visitor that describes every item that the walk finds in a directory."""
 
     links_apart = True
 
@@ -75,7 +81,8 @@ class Gathering(Finding):
         self._linked.append((found, rows))
 
     def _selected_rows(self, found: Found) -> Sequence[int]:
-        """What is listed may lie in an excluded directory."""
+        """Return the rows that the filters select. An item that was listed can lie in an excluded directory: then all
+        are excluded."""
         if self._rank.job.listed and self._selected.excludes_below(self._place.path + b"/"):
             for counter in (counts.SKIPPED, counts.EXCLUDED):
                 self._result.count(counter, len(found))
@@ -86,7 +93,10 @@ class Gathering(Finding):
         super().directories(found, [row for row in rows if self._describe(found, row) is not None])
 
     def _describe(self, found: Found, row: int) -> Described | None:
-        """Hands it to the owner of its directory; None if it failed, or is no part of an archive."""
+        """Describe an item, and record it for the rank that owns its directory.
+
+        Return the description; None if that failed, or the item is not archived.
+        """
         described = self._described(found, row)
         if described is not None:
             owner = owner_of_members(self._rank, described.root, described.path)
@@ -94,6 +104,8 @@ class Gathering(Finding):
         return described
 
     def _described(self, found: Found, row: int) -> Described | None:
+        """Return the description of an item; None if that failed, or the item is not archived. Failures are
+        reported."""
         place, name = self._place, found.names[row]
         if self._rank.job.own and self._is_own(name):
             return None
@@ -108,6 +120,7 @@ class Gathering(Finding):
         return described
 
     def _is_own(self, name: bytes) -> bool:
+        """Return True if the item ``name`` is the archive itself; it is counted as skipped, with a warning."""
         path = self._place.path + b"/" + name if self._place.path else name
         if (self._place.root, path) not in self._rank.job.own:
             return False
@@ -116,6 +129,7 @@ class Gathering(Finding):
         return True
 
     def settle(self) -> Steps:
+        """Describe all items that were collected, in slices."""
         for found, rows in self._small:
             if others := (yield from self._plain(found, rows)):
                 self._items.append((found, others))
@@ -132,7 +146,8 @@ class Gathering(Finding):
             yield None
 
     def _plain(self, found: Found, rows: Sequence[int]) -> Stepwise[Sequence[int]]:
-        """Hands over the plain files; returns the others."""
+        """Record the simple files (``pcopy.tasks.archive.plain_files``) among the small files ``rows``; return the
+        other rows."""
         place = self._place
         try:
             is_generated = rows and self._rank.mover.generated.is_on(found.directory, found.rows.device[rows[0]])
@@ -140,19 +155,19 @@ class Gathering(Finding):
             return rows
         if is_generated or not self._rank.kernel.enters or self._rank.job.roots[place.root].item:
             return rows
-        own = {
+        archive_names = {
             os.path.basename(path) for root, path in self._rank.job.own if (root, os.path.dirname(path)) == place[:2]
         }
-        chosen = [row for row in rows if found.names[row] not in own] if own else rows
+        chosen = [row for row in rows if found.names[row] not in archive_names] if archive_names else rows
         prefix, owners = self._describing.prefix(place), self._describing.owners(found)
         chosen = plain_rows(found, chosen, prefix, owners)
         if doubtful := {*self._rank.own(Readable).doubtful(found, chosen)}:
             chosen = [row for row in chosen if row not in doubtful]
         if chosen:
             packed = found.packed if len(chosen) == len(found) else pack_names(found.names[row] for row in chosen)
-            judged = yield from self._rank.done(Bare(found.directory, packed))
-            bare = judged.verdicts.rows(Code.DONE)
-            chosen = chosen if len(bare) == len(chosen) else [chosen[each] for each in bare]
+            outcome = yield from self._rank.done(Bare(found.directory, packed))
+            without_attributes = outcome.verdicts.rows(Code.DONE)
+            chosen = chosen if len(without_attributes) == len(chosen) else [chosen[each] for each in without_attributes]
         if chosen:
             files = sorted_files(place.root, place.path, prefix, found, chosen, owners)
             owner = owner_of_members(self._rank, place.root, place.path)
@@ -161,6 +176,7 @@ class Gathering(Finding):
         return [*{*rows}.difference(chosen)] if len(chosen) < len(rows) else ()
 
     def _link(self, found: Found, row: int) -> None:
+        """Record a name of an inode with several hard links, for the rank that brings its names together."""
         described = self._described(found, row)
         if described is None:
             return
@@ -172,6 +188,7 @@ class Gathering(Finding):
             self._found_bytes += described.member.size
 
     def finish(self) -> None:
+        """Send the records to the ranks that own the directories."""
         for owner, records in self._records.items():
             self._result.spawn(MembersNote(marshal.dumps(records)), owner=owner)
         for owner, records in self._names.items():
@@ -180,17 +197,22 @@ class Gathering(Finding):
 
 
 class Laid:
-    """The members that one rank lays out, sorted."""
+    """The members that this rank owns and lays out, sorted by key."""
 
     def __init__(self, rank: Rank) -> None:
         self.members = ExternalSorter(rank.open_spool, SORT_BUDGET)
         self.names = ExternalSorter(rank.open_spool, SORT_BUDGET)
-        """Of inodes with several names, by inode."""
+        """Names of inodes with several hard links, sorted by inode."""
         self.has_names = False
+        """True once any such name was received, and ``GroupLinkNames`` was spawned."""
         self._plain = array("Q", [0]) * _BUCKETS
 
     def add(self, key: bytes, value: bytes) -> None:
-        """What holds many plain files is taken apart where a directory has too many: pieces are made of all at once."""
+        """Add a record.
+
+        A record that holds many simple files is split into one record for each file if its directory has too many: the
+        pieces of such a directory would otherwise all be in memory at the same time.
+        """
         if is_of_plain(value):
             bucket = zlib.crc32(directory_in(key)) % _BUCKETS
             self._plain[bucket] += len(value)
@@ -202,13 +224,17 @@ class Laid:
         self.members.add(key, value)
 
     def close(self) -> None:
+        """Close the sorters and their spools."""
         self.members.close()
         self.names.close()
 
 
 class MembersNote(Note, code=130, doing="gathering members"):
-    """Described items, packed, for the rank that lays them out. ``linked``: they are names of inodes with several,
-    whose keys begin with the inode; the rank brings these together first."""
+    """Note to the rank that lays out members: their descriptions, packed.
+
+    If ``linked`` is true, they are names of inodes with several hard links. Their keys begin with the inode, and the
+    rank first brings the names of each inode together.
+    """
 
     records: bytes
     linked: bool = False
@@ -227,7 +253,10 @@ class MembersNote(Note, code=130, doing="gathering members"):
 
 
 class GroupLinkNames(Note, code=132, doing="finding hard links", is_note=False):
-    """The names of each inode that this rank knows: the first is the file, the others are links to it."""
+    """Task of a rank that has received names of inodes with several hard links.
+
+    The first name of each inode becomes the file, the others become links to it.
+    """
 
     def run(self, rank: Rank, result: Result) -> Steps:
         laid = rank.own(Laid)
@@ -241,12 +270,13 @@ class GroupLinkNames(Note, code=132, doing="finding hard links", is_note=False):
         laid.names.close()
 
     def _grouped(self, rank: Rank, names: ExternalSorter, result: Result) -> Iterator[tuple[int, KeyValue]]:
+        """Yield the record of each name, and the number of the rank that owns its directory."""
         first: Described | None = None
         inode, others = b"", list[tuple[bytes, bytes]]()
         for key, value in names.sorted():
             described = described_in(value)
             if first is not None and key[:32] == inode:
-                if described.member.name == first.member.name:  # given twice
+                if described.member.name == first.member.name:  # the user has given the same PATH twice
                     result.count(counts.SKIPPED)
                     continue
                 others.append((described.path, described.name))
@@ -260,17 +290,19 @@ class GroupLinkNames(Note, code=132, doing="finding hard links", is_note=False):
 
 
 def _addressed(rank: Rank, described: Described) -> tuple[int, KeyValue]:
+    """Return the record of ``described``, and the number of the rank that owns its directory."""
     return owner_of_members(rank, described.root, described.path), described.record
 
 
 def _send(result: Result, records: defaultdict[int, list[KeyValue]]) -> None:
+    """Send ``records`` to the ranks that own the directories, and clear them."""
     for owner, some in records.items():
         result.spawn(MembersNote(marshal.dumps(some)), owner=owner)
     records.clear()
 
 
-class DescribeRoot(Note, code=133, doing="looking at", is_note=False):
-    """The directory that the root number ``root`` is becomes the first of its members."""
+class DescribeRoot(Note, code=133, doing="examining", is_note=False):
+    """Task that describes the directory of the root number ``root``, which becomes its first member."""
 
     root: int
 

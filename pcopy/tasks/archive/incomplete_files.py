@@ -1,4 +1,4 @@
-"""Files whose contents could not be read after they had got their place: rank 0 lists them in the trailer."""
+"""Files whose contents could not be read after their headers were laid out. Rank 0 lists them in the trailer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pcopy.tasks.base.result import Result
 
 
 class IncompleteFiles:
-    """On rank 0."""
+    """The names of incomplete files, on rank 0."""
 
     def __init__(self, rank: Rank) -> None:
         self._names = set[bytes]()
@@ -17,7 +17,8 @@ class IncompleteFiles:
         self._has_more = False
 
     def add(self, name: bytes) -> None:
-        """Add the name that a file has in the archive."""
+        """Add the ``name`` that a file has in the archive; beyond ``MOST_NAME_BYTES`` only the fact that there are more
+        is kept."""
         self._bytes += len(name) + OVERHEAD
         if self._bytes > MOST_NAME_BYTES:
             self._has_more = True
@@ -26,11 +27,12 @@ class IncompleteFiles:
 
     @property
     def found(self) -> Incomplete:
+        """The names that were added."""
         return Incomplete(self._names, self._has_more)
 
 
 class IncompleteFile(Note, code=189, doing="listing incomplete files"):
-    """Reports to rank 0 the ``name`` in the archive of a file whose contents are not all there."""
+    """Note to rank 0: the contents of the member called ``name`` are incomplete."""
 
     name: bytes
 

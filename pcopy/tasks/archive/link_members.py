@@ -1,4 +1,4 @@
-"""LinkMembers gives items further names, once all of these are there."""
+"""Creation of the hard links of an archive, after all other items were extracted."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ from pcopy.tasks.files.existing import look, name_to_make
 from pcopy.text import shown
 
 _LONG = 0.02
-"""Seconds after which the rest is left to a further task."""
+"""Seconds after which the remaining links are left to another task."""
 _NOT_LINKED = "the file system refuses this hard link: the name is a copy of its own"
 
 
 class LinkMembers(Kind, code=147, doing="making hard links", is_note=False):
-    """Packed members of one directory, which are links to items that are there."""
+    """Task that creates hard links to extracted items.
+
+    ``values`` are packed ``ToUnpack`` of links in one directory.
+    """
 
     values: bytes
 
@@ -38,7 +41,7 @@ class LinkMembers(Kind, code=147, doing="making hard links", is_note=False):
         return None
 
     def run(self, rank: Rank, result: Result) -> None:
-        """In one slice, so that all is told that is done; the rest is left to a further task."""
+        """Create the links in one slice, so that everything that was done is counted even if the job stops."""
         until, values = time.monotonic() + _LONG, marshal.loads(self.values)
         for number, value in enumerate(values):
             if number and time.monotonic() > until:
@@ -62,50 +65,58 @@ class LinkMembers(Kind, code=147, doing="making hard links", is_note=False):
 
 
 def _size_of(status: os.stat_result) -> int:
+    """Return the size to be counted for an item with this ``status``; 0 unless it is a regular file."""
     return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
 def _link(rank: Rank, each: ToUnpack) -> os.stat_result | None:
-    """Return None if the link was made, or was there; the status of the item if a copy was made in its place, since the
-    file system refuses the link. Raises ``Problem``.
+    """Create the hard link of ``each``, replacing an existing item.
+
+    Return None if the link was created or existed already. Return the status of the target of the link if a copy was
+    made instead, because the file system refuses the link. Raise ``Problem`` if neither is possible.
     """
     first = safe_path(each.member.link)
     targets = rank.targets[0]
-    around, _, name = first.rpartition(b"/")
+    parent, _, name = first.rpartition(b"/")
     try:
-        source, directory = targets.open(around), targets.open(each.path)
-        there = look(source, name)
+        source, directory = targets.open(parent), targets.open(each.path)
+        target_status = look(source, name)
     except Problem as problem:
         raise Problem("link", problem.errno or errno.EIO) from problem
-    if there is None:
-        text = f"its first name {shown(first)} is not there: it has failed, or was not to be unpacked"
+    if target_status is None:
+        text = f"its target {shown(first)} does not exist: it failed, or was not selected"
         raise Problem("link", errno.ENOENT, text=each.trouble or text)
     present = look(directory, each.name)
-    if present is not None and (present.st_dev, present.st_ino) == (there.st_dev, there.st_ino):
+    if present is not None and (present.st_dev, present.st_ino) == (target_status.st_dev, target_status.st_ino):
         return None
     rank.own(OpenArchive).spare(present)
     made_as = each.name if present is None else name_to_make(rank, directory, each.name, present)
-    copied = _link_or_copy(rank, source, name, there, directory, made_as)
+    copied = _link_or_copy(rank, source, name, target_status, directory, made_as)
     if made_as != each.name:
         try:
-            put_in_place(directory, made_as, each.name, there.st_ino if copied is None else copied)
+            put_in_place(directory, made_as, each.name, target_status.st_ino if copied is None else copied)
         except Problem:
             with suppress(Problem):
                 remove(directory, made_as)
             raise
-    return None if copied is None else there
+    return None if copied is None else target_status
 
 
 def _link_or_copy(
-    rank: Rank, source: int, name: bytes, there: os.stat_result, directory: int, made_as: bytes
+    rank: Rank, source: int, name: bytes, status: os.stat_result, directory: int, made_as: bytes
 ) -> int | None:
-    """Make ``made_as``, which is free, a link to the item ``there``; or a copy, whose inode number is returned."""
+    """Create ``made_as``, a free name, as a hard link to the item ``name``, or as a copy if the file system refuses the
+    link.
+
+    Return None for a link, and the inode number of a copy. ``status`` is the status of the item. Raise ``Problem`` if
+    neither is possible.
+    """
     try:
         os.link(name, made_as, src_dir_fd=source, dst_dir_fd=directory, follow_symlinks=False)
         return None
     except OSError as error:
-        if error.errno not in LINK_REFUSALS or stat.S_ISDIR(there.st_mode):  # of which no link can be made
+        if error.errno not in LINK_REFUSALS or stat.S_ISDIR(status.st_mode):  # no hard link to a directory is possible
             raise Problem.of("link", error) from error
     from pcopy.tasks.files.second_copy import copy_item
 
-    return copy_item(rank, source, name, there, directory, made_as)
+    return copy_item(rank, source, name, status, directory, made_as)

@@ -1,11 +1,13 @@
-"""What is made of an archive, on record, so that ``ptar -c --resume`` goes on with it after whatever has ended a job.
+"""Records of what was written of an archive, so that ``ptar -c --resume`` can continue after any interruption.
 
-A record names pieces, and parts of large files, that are on storage; of a compressed archive also where. The key of a
-piece is a digest of where it begins, before anything is compressed, and of all that its members are described by: who
-has laid out the same piece at the same place need not write it again, unless a file has changed without another time of
-its inode. A frame counts only behind others that do (``Frames.follow``). Each rank writes a file of records. A run that
-goes on gathers them in one, without the pieces that it has laid out in another way, before it writes anything: so no
-record outlives what it tells of. All of them name the inode of the archive, with its mark.
+A record names a piece, or a part of a large file, that is on stable storage; for a compressed archive it also says
+where. The key of a piece is a digest of its offset before compression and of the descriptions of all its members. A
+resumed run that lays out the same piece at the same offset need not write it again. (A file that changed without a new
+ctime would not be noticed.) A frame is only used if all frames before it are used, too (``Frames.follow``).
+
+Each rank writes one file of records. Before a resumed run writes anything to the archive, it merges these files into
+one, without the pieces that its own layout does not contain: otherwise a record could remain whose bytes are
+overwritten. Each frame of records contains the inode number and the mark of the archive.
 """
 
 from __future__ import annotations
@@ -37,18 +39,27 @@ from pcopy.tasks.archive.plain_files import PlainFiles, alone, joined
 from pcopy.tasks.base.rank import Rank
 
 Record = tuple[bytes, bytes, bytes, tuple[int, ...]]
-"""The key of a piece; which part of it (empty: headers and small files); the digests of what that holds. If it is a
-frame of a compressed archive: where that begins, its bytes, and those of its contents."""
+"""A record of something that was written. Its fields:
+
+- the key of the piece;
+- the part of the piece: empty for headers and small files, otherwise a part of a large file;
+- the digests of the contents of its files;
+- for a frame of a compressed archive: its offset, its bytes, and the bytes of its contents.
+"""
 
 _RESERVE = 256 << 10
-"""Bytes that are reserved for records of a rank, so that a full file system takes them: those of a minute are fewer."""
+"""Bytes on disk that are reserved for the records of a rank, so that they can be written to a full file system. Records
+of one minute take less."""
 AT_ONCE = 1024
-"""Records that are written at once where a run goes on."""
+"""Number of records in one frame when a resumed run merges the files of records."""
 
 
 def digest_of(runs: Iterable[bytes | PlainFiles]) -> bytes:
-    """Of a piece that holds plain files and what these values describe, however these are put together: that depends
-    on who has scanned a directory, and when."""
+    """Return a digest of the descriptions of all members of a piece.
+
+    It does not depend on how simple files are grouped into records. The grouping differs between runs, because it
+    depends on which rank has scanned which part of a directory.
+    """
     digest, together = blake2b(digest_size=16), list[PlainFiles]()
     for run in runs:
         files = alone(run) if isinstance(run, bytes) else run
@@ -65,7 +76,7 @@ def digest_of(runs: Iterable[bytes | PlainFiles]) -> bytes:
 
 
 class PieceRecords:
-    """Of one rank."""
+    """The records of one rank: those that it writes, and those of the interrupted run that it uses."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
@@ -73,9 +84,9 @@ class PieceRecords:
         self._directory = rank.descriptors[0].target
         options = rank.options
         self.is_kept = options.sync
-        """Is it recorded what is made?"""
-        what = __version__.encode(), (options.hash or "").encode(), options.block_size
-        self._what = b"%b %b %d%b" % (*what, compressor(options.compress_as))
+        """True if records are written."""
+        settings = __version__.encode(), (options.hash or "").encode(), options.block_size
+        self._what = b"%b %b %d%b" % (*settings, compressor(options.compress_as))
         self._stem = b"%b%b-1-" % (PREFIX, rank.job.name.encode())
         self._kept = self._stem + b"0.kept"
         self._name = self._stem + b"%d.made" % rank.number
@@ -86,16 +97,18 @@ class PieceRecords:
         self._found: dict[tuple[bytes, bytes], bytes] | None = None
 
     def key(self, offset: int, digest: bytes) -> bytes:
-        """Of a piece that begins at ``offset``, by the digest of what is in it (``digest_of``)."""
+        """Return the key of a piece that begins at ``offset`` and whose members have this ``digest``
+        (``digest_of``)."""
         return blake2b(b"%b %d %b" % (self._what, offset, digest), digest_size=16).digest()
 
     @property
     def goes_on(self) -> bool:
-        """Is anything there that an earlier run has written?"""
+        """True if there are usable records of an interrupted run."""
         return self._rank.options.resumes and bool(self._of_earlier_runs)
 
     @property
     def _of_earlier_runs(self) -> dict[tuple[bytes, bytes], bytes]:
+        """The digests of an interrupted run, by the key of the piece and the part."""
         if self._found is None:
             self._found = {}
             for piece, part, digests, _ in self._records(self._kept):
@@ -103,12 +116,19 @@ class PieceRecords:
         return self._found
 
     def find(self, piece: bytes, part: bytes, size: int) -> bytes | None:
-        """The digests, ``size`` bytes, of a part that is there; None if it has to be written."""
+        """Return the digests of a part that an interrupted run has written; None if it must be written.
+
+        ``size`` is the number of bytes that the digests must have.
+        """
         digests = self._of_earlier_runs.get((piece, part)) if self._rank.options.resumes else None
         return digests if digests is not None and len(digests) == size else None
 
     def add(self, piece: bytes, part: bytes, digests: bytes, where: tuple[int, ...] = ()) -> None:
-        """The archive holds this part now; now and then what was added is recorded. Raises ``Problem``."""
+        """Add a record for a part that the archive now contains. Every ``archive_interval`` seconds the records are
+        stored.
+
+        Raise ``Problem`` if they cannot be stored.
+        """
         if not self._is_reserved:
             self._is_reserved = True
             self._reserve()
@@ -118,7 +138,7 @@ class PieceRecords:
             self._due = time.monotonic() + self._rank.options.archive_interval
 
     def record(self) -> None:
-        """What was added is brought to storage, and recorded there. Raises ``Problem``."""
+        """Sync the archive, then store the records that were added. Raise ``Problem`` if that fails."""
         new, self._new = self._new, []
         if not new:
             return
@@ -128,6 +148,7 @@ class PieceRecords:
             try:
                 self._write(new)
             except OSError as error:
+                # The space that was reserved makes room for the records on a full file system.
                 if error.errno not in FULL or not self._release():
                     raise
                 self._write(new)
@@ -138,7 +159,10 @@ class PieceRecords:
             sync_directory(self._directory)
 
     def _write(self, records: list[Record]) -> None:
-        """Write a frame to this rank's file, and bring it to storage; raises ``OSError``, and nothing counts then."""
+        """Append a frame to this rank's file of records, and sync it.
+
+        Raise ``OSError`` if that fails; what was written of the frame is removed then.
+        """
         if self._file is None:
             with suppress(FileNotFoundError):
                 os.unlink(self._name, dir_fd=self._directory)
@@ -153,64 +177,75 @@ class PieceRecords:
             raise
 
     def _reserve(self) -> None:
-        """Reserve room for records by a file without a name. Without it a full file system may take none."""
+        """Reserve space for records by means of an unnamed file (O_TMPFILE).
+
+        Errors are ignored: then a full file system may not take the last records.
+        """
         with suppress(OSError):
             self._room = open_patiently(b".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=self._directory)
             os.posix_fallocate(self._room, 0, _RESERVE)
 
     def _release(self) -> bool:
-        """Give back what was reserved; return False if nothing is reserved."""
+        """Release the reserved space; return False if none was reserved."""
         room, self._room = self._room, -1
         if room >= 0:
             let_go(room)
         return room >= 0
 
     def forget(self) -> None:
-        """All is written: no record is needed any more."""
+        """Discard the records that are not stored yet: the archive is complete."""
         self._new = []
 
     def is_anything(self) -> bool:
-        """Return True if any rank has recorded something. Raises ``Problem``."""
+        """Return True if any rank has stored a record. Raise ``Problem`` if the directory cannot be read."""
         return any(next(self._records(name), None) for name in self._names())
 
     def remove_useless(self) -> None:
-        """Remove the file of this rank if nothing is recorded in it, or the archive was removed. Raises ``OSError``."""
+        """Remove this rank's file of records if it is empty, or if the archive was removed. Raise ``OSError`` if that
+        fails."""
         if self._file is None or not os.fstat(self._file.fileno()).st_nlink:
             return
         if not (self._file.tell() and os.fstat(self._archive.descriptor).st_nlink):
             os.unlink(self._name, dir_fd=self._directory)
 
     def begin(self, pieces: Iterable[bytes], fitting: Callable[[list[Record]], list[Record]] = list) -> tuple[int, int]:
-        """On rank 0, before anything is written to an archive that an earlier run has left: what is recorded of
-        ``pieces``, and is ``fitting``, is all that counts from now on. Returns of how many something is there, and how
-        many they are. Raises ``Problem``."""
-        self._archive.sync()  # what an earlier run has written; and it shows whether the archive can be synced
+        """Take up the records of an interrupted run, on rank 0, before anything is written to the archive.
+
+        Only records of ``pieces`` are kept, and of these only what ``fitting`` returns. They are stored in one file,
+        and all other files of records are removed. Return the number of pieces that have records, and the number of all
+        pieces. Raise ``Problem`` if that fails.
+
+        Args:
+          pieces: the keys of the pieces of this run, in the order of the archive.
+          fitting: returns those of the records of one piece that are usable.
+        """
+        self._archive.sync()  # stores what the earlier run has written, and shows whether the archive can be synced
         records, names = defaultdict[bytes, list[Record]](list), self._names()
         for name in names:
             for record in self._records(name):
                 records[record[0]].append(record)
-        kept, number, there = list[Record](), 0, 0
+        usable, number, with_records = list[Record](), 0, 0
         for piece in pieces:
             number += 1
             found = fitting(records.pop(piece, []))
-            kept += found
-            there += bool(found)
+            usable += found
+            with_records += bool(found)
         try:
             temporary = self._kept + b".new"
             self.remove([temporary])
             with replacing(self._directory, self._kept, temporary) as stream:
-                for at in range(0, len(kept), AT_ONCE):
-                    write_frame(stream, marshal.dumps((self._as_recorded(), kept[at : at + AT_ONCE])))
+                for at in range(0, len(usable), AT_ONCE):
+                    write_frame(stream, marshal.dumps((self._as_recorded(), usable[at : at + AT_ONCE])))
         except OSError as error:
             raise _unrecorded(error) from error
         self.remove(name for name in names if name != self._kept)
-        self._found = {(piece, part): digests for piece, part, digests, _ in kept}
-        if not kept:
+        self._found = {(piece, part): digests for piece, part, digests, _ in usable}
+        if not usable:
             self._archive.end_at(0)
-        return there, number
+        return with_records, number
 
     def remove(self, names: Iterable[bytes] | None = None) -> None:
-        """Files of records; all by default. Raises ``Problem``."""
+        """Remove the files of records called ``names``; all of them by default. Raise ``Problem`` if that fails."""
         names, is_removed = self._names() if names is None else names, False
         for name in names:
             with failing("unlink"), suppress(FileNotFoundError):
@@ -220,8 +255,11 @@ class PieceRecords:
             sync_directory(self._directory)
 
     def remove_all(self) -> None:
-        """As ``remove``, once the archive is whole, also where the directory cannot be listed: then those files that
-        this run may have made. Raises ``Problem``."""
+        """Remove all files of records, once the archive is complete.
+
+        If the directory cannot be listed, the files that this run may have created are removed. Raise ``Problem`` if
+        that fails.
+        """
         try:
             self.remove()
         except Problem as problem:
@@ -230,32 +268,41 @@ class PieceRecords:
             self.remove([self._kept, *(b"%b%d.made" % (self._stem, number) for number in range(self._rank.size))])
 
     def _names(self) -> list[bytes]:
+        """Return the names of all files of records. Raise ``Problem`` if the directory cannot be listed."""
         with failing("readdir"):
             names = names_in(self._directory)
             return sorted(name for name in names if name.startswith(self._stem) and not name.endswith(b".archive"))
 
     def _records(self, name: bytes) -> Iterator[Record]:
-        """Up to one that is damaged; none, if they are of another archive, or somebody else's."""
+        """Yield the records in the file ``name``, up to the first damaged frame.
+
+        Yield none if they belong to another archive or another user.
+        """
         accepted = self._identity, (*self._identity, boot_id())
         with suppress(Refused, ValueError, EOFError, TypeError):
             for frame in frames(b"/proc/self/fd/%d/%b" % (self._directory, name)):
-                told, records = marshal.loads(frame.payload)
-                if told not in accepted:
+                identity, records = marshal.loads(frame.payload)
+                if identity not in accepted:
                     return
                 yield from records
 
     @property
     def _identity(self) -> tuple[int, bytes]:
-        """Of the archive that is made."""
+        """The inode number and the mark of the archive that is being created."""
         descriptor = self._archive.descriptor
         return status_of(descriptor).st_ino, mark_of(descriptor, made=True)
 
     def _as_recorded(self) -> tuple[int, bytes] | tuple[int, bytes, str]:
-        """Return the identity as records state it; they do not outlast a reboot if the archive cannot be synced."""
+        """Return the identity of the archive as the records state it.
+
+        If the archive cannot be synced, the boot id of the host is a part of it: such records are worthless after a
+        reboot.
+        """
         is_durable = status_of(self._archive.descriptor).st_dev not in unsyncable
         return self._identity if is_durable else (*self._identity, boot_id())
 
     def close(self) -> None:
+        """Release the reserved space, and close the file of records."""
         self._release()
         if self._file is not None:
             self._file.close()
@@ -263,12 +310,16 @@ class PieceRecords:
 
 
 def _unrecorded(error: OSError) -> Problem:
-    return Problem("write", error.errno or errno.EIO, text=f"what is made cannot be recorded: {error.strerror}")
+    """Return the ``Problem`` for records that could not be stored."""
+    return Problem("write", error.errno or errno.EIO, text=f"the progress cannot be recorded: {error.strerror}")
 
 
 def stop_writing(rank: Rank, problem: Problem) -> None:
-    """End the job, since the archive cannot be written. If that is full, what it holds is recorded first."""
+    """Stop the job, because the archive cannot be written.
+
+    If the file system is full, the records that are not stored yet are stored first.
+    """
     if problem.errno in FULL:
-        with suppress(Problem):  # then what is not recorded is made anew
+        with suppress(Problem):  # a resumed run writes again what is not recorded
             rank.own(PieceRecords).record()
     stop(rank, "written", problem)

@@ -1,7 +1,8 @@
-"""Plain members of one directory are made by the kernel: what stands beside each other in the archive is read at once.
+"""Fast extraction: the backend creates the simple members of one directory in batches, from data in memory.
 
-What is no plain case after all (its name is taken, it is large, the archive can't be read there) is left to whoever
-takes more care.
+A *simple* member is a regular file whose headers state only name, mode, owner, mtime and size. Members that stand next
+to one another in the archive are read with one call. What the backend cannot create (the name exists, the file is
+large, that part of the archive cannot be read) is left to the slow path, ``pcopy.tasks.archive.extracting``.
 """
 
 from __future__ import annotations
@@ -25,59 +26,74 @@ from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.base.values import Known
 
 MOST_AT_ONCE = SMALL_FILE // 4
-"""Bytes that are read at once, and of the largest file that is made so."""
+"""Bytes that are read in one call, and the size of the largest file that is created in this way."""
 _GAP = 64 << 10
-"""Bytes between two members that are read rather than that there is another call."""
+"""Largest gap between two members, in bytes, that is read along with them instead of making another call."""
 _DONE = int(Code.DONE)
 
 
 class PlainLeft:
-    """Rows that are not made: some want ``care``; those ``unbegun`` are left to a further task."""
+    """Rows of simple members that were not created.
+
+    Attributes:
+      care: rows that the slow path must handle.
+      unbegun: rows that were not tried, and are left to another task.
+    """
 
     def __init__(self) -> None:
         self.care: list[int] = []
         self.unbegun: list[int] = []
         self.made = False
-        """Was anything tried?"""
+        """True if the backend was asked to create any member."""
 
 
 def make_plain(
     rank: Rank, result: Result, directory: int, path: bytes, plain: PlainRows, *, inherits: bool
 ) -> Stepwise[PlainLeft]:
-    """Makes them in the open ``directory``, and counts them, or tells why they have failed."""
-    archive, throttle, left = rank.own(OpenArchive), rank.throttle, PlainLeft()
+    """Create simple members in the open ``directory``, whose path is ``path``; count them, and report failures.
+
+    Return the rows that were not created.
+
+    Args:
+      inherits: True if new files may inherit an ACL from the directory.
+    """
+    archive, throttle, remaining = rank.own(OpenArchive), rank.throttle, PlainLeft()
     most = MOST_AT_ONCE if not throttle.is_on else int(min(MOST_AT_ONCE, throttle.at_once()))
     for start, end in _neighbours(plain, most):
-        if left.made and (throttle.is_on or rank.kernel.works_here):  # to wait might end the task, and tell nothing
-            left.unbegun += range(start, len(plain))
+        if remaining.made and (throttle.is_on or rank.kernel.works_here):
+            # Waiting ends the slice. If the job stops then, what was created would not be counted.
+            remaining.unbegun += range(start, len(plain))
             break
         begin, rows = plain.places[start], plain.columns(start, end)
         length = max(map(add, plain.places[start:end], rows.size)) - begin
         if length > most:
-            left.care += range(start, end)
+            remaining.care += range(start, end)
             continue
         if throttle.is_on:
             yield from throttle.spend(sum(rows.size))
         try:
             contents = archive.read_all(begin, length)
-        except Problem:  # whoever takes care tells of it, if it concerns that member
-            left.care += range(start, end)
+        except Problem:  # the slow path reads the members one by one, and reports the error
+            remaining.care += range(start, end)
             continue
         names = plain.names[start:end]
         offsets = array("Q", [place - begin for place in plain.places[start:end]])
         made = yield from _made(rank, Make(directory, pack_names(names), rows, contents, offsets, inherits))
-        left.made = True
+        remaining.made = True
         _tell_made(rank, result, path, names, rows.size, made)
         for row, code in enumerate(made.verdicts.codes if made.verdicts.codes.count(_DONE) < len(names) else b""):
             if code == Code.ANEW:
-                left.care.append(start + row)
+                remaining.care.append(start + row)
             elif code == Code.CANCELLED:
-                left.unbegun.append(start + row)
-    return left
+                remaining.unbegun.append(start + row)
+    return remaining
 
 
 def _neighbours(plain: PlainRows, most: int) -> Iterator[tuple[int, int]]:
-    """Rows that are read together, from one on and up to another: ``most`` bytes of the archive, and no large gaps."""
+    """Yield ranges of rows that are read with one call, as first row and end.
+
+    Such a range spans at most ``most`` bytes of the archive, and has no gap above ``_GAP``.
+    """
     places, sizes = plain.places, plain.sizes
     start, gap = 0, _GAP
     for row in range(1, len(plain)):
@@ -90,7 +106,11 @@ def _neighbours(plain: PlainRows, most: int) -> Iterator[tuple[int, int]]:
 
 
 def _made(rank: Rank, batch: Make) -> Stepwise[FilesMade]:
-    """Without threads of the kernel in one slice, so that all is told that is done."""
+    """Run a batch, and return its result.
+
+    If the backend has no threads, it runs in one slice, so that everything that was created is counted even if the job
+    stops.
+    """
     steps = rank.moved(batch)
     while rank.kernel.works_here:
         try:
@@ -104,6 +124,7 @@ def _made(rank: Rank, batch: Make) -> Stepwise[FilesMade]:
 def _tell_made(
     rank: Rank, result: Result, path: bytes, names: Sequence[bytes], sizes: Sequence[int], made: FilesMade
 ) -> None:
+    """Count the created files of a batch, and report those that failed."""
     verdicts, place = made.verdicts, place_of(path)
     rows = verdicts.rows(Code.DONE)
     if rows and result.items.is_wanted:
@@ -119,11 +140,12 @@ def _tell_made(
         for row in _failed(verdicts):
             problem = verdicts.problem(row)
             if verdicts.codes[row] == Code.LACKS:
-                text = "it is there without that, and its mode may be narrower than in the archive"
+                text = "it was extracted without this metadata; its mode may be narrower than in the archive"
                 problem = Problem(problem.operation, problem.errno or 0, text=text)
             result.fail(place, names[row], problem, sizes[row], retry=Tried.NEVER)
 
 
 def _failed(verdicts: Verdicts) -> list[int]:
+    """Return the rows that have failed."""
     others = (_DONE, Code.ANEW, Code.CANCELLED)
     return [row for row, code in enumerate(verdicts.codes) if code not in others]

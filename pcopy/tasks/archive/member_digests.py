@@ -1,4 +1,4 @@
-"""The digests of what an archive holds: of each member as the item that it would be unpacked to."""
+"""Digests of members, computed as for the items that they would be extracted as."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from pcopy.signature.algorithms import Algorithm
 from pcopy.signature.tree import ContentHasher, content_root
 
 PIECE = 1 << 20
-"""Bytes that are read at once."""
+"""Bytes that are read in one call."""
 
 
 class ItemInArchive(NamedTuple):
-    """What has a name from the place ``at`` of the archive on: its type byte, size and digest."""
+    """The item that has a name from the offset ``at`` of the archive on: type byte, size and digest.
+
+    A later member of the same name replaces it.
+    """
 
     at: int
     kind: bytes
@@ -27,15 +30,21 @@ class ItemInArchive(NamedTuple):
 
     @classmethod
     def unpacked(cls, packed: bytes) -> ItemInArchive:
+        """Return the item of which ``packed`` was made with ``marshal``."""
         return cls(*marshal.loads(packed))
 
 
 class MemberDigests:
+    """Calculator of the digests of members, whose contents it reads with ``read``."""
+
     def __init__(self, read: Read, algorithm: Algorithm, block_size: int) -> None:
         self._read, self._algorithm, self._block_size = read, algorithm, block_size
 
     def item(self, found: FoundMember) -> ItemInArchive:
-        """Of a member that is no hard link. Raises ``Problem`` if its contents cannot be read."""
+        """Return the item that the member ``found``, which is no hard link, would be extracted as.
+
+        Raise ``Problem`` if its contents cannot be read.
+        """
         member, algorithm = found.member, self._algorithm
         kind, digest = items.type_of(member.st_mode), b""
         if member.kind == FILE:
@@ -47,6 +56,8 @@ class MemberDigests:
         return ItemInArchive(found.data, kind, member.size if member.kind == FILE else 0, digest)
 
     def _content_root(self, found: FoundMember) -> bytes:
+        """Return the content root of a file: the root of the digests of its blocks. Raise ``Problem`` if it cannot be
+        read."""
         member, at = found.member, found.data
         if member.extents is None and member.size <= min(PIECE, self._block_size):
             return content_root(self._algorithm, self._block_size, self._piece(at, member.size))
@@ -56,8 +67,10 @@ class MemberDigests:
         return hasher.root()
 
     def pass_through(self, hasher: ContentHasher, at: int, size: int, extents: Extents | None) -> Iterator[int]:
-        """Contents of ``size`` bytes that stand ``at`` a place of the archive go through ``hasher``; yields the bytes
-        that each step has read, raises ``Problem``."""
+        """Feed ``size`` bytes of contents, holes included, to ``hasher``; yield the bytes that each step has read.
+
+        The data stand at the offset ``at`` of the archive. Raise ``Problem`` if they cannot be read.
+        """
         position = 0
         for offset, length in ((0, size),) if extents is None else extents:
             hasher.zeros(offset - position)
@@ -71,6 +84,7 @@ class MemberDigests:
         hasher.zeros(size - position)
 
     def _piece(self, at: int, size: int) -> bytes:
+        """Return exactly ``size`` bytes from the offset ``at`` of the archive. Raise ``Problem`` if there are fewer."""
         data = self._read(at, size)
         while len(data) < size and (more := self._read(at + len(data), size - len(data))):
             data += more

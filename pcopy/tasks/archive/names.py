@@ -1,16 +1,17 @@
-"""Names of members: where each member goes, which ones contradict one another, and what a hard link means.
+"""Names of members: conflicts between them, and the resolution of hard links.
 
-``ptar -x`` spreads these steps over ranks, ``ptar -t`` does them in one process; both decide by the functions here.
+``ptar -x`` runs these steps on all ranks, ``ptar -t`` in one process. Both use the functions here, so both decide
+alike.
 
-1. ``NameRecords`` makes a record of each member, and marks for the names of directories and the targets of links. Both
-   are sorted by name, and by place in the archive.
-2. ``compared`` goes through both. It finds the names that are a file's and a directory's (``RivalName``), and the links
-   that do not simply refer to the only file of a name (``LinkRival``).
-3. ``followed`` finds the meaning of these links: the name of another member, a member whose name a later one takes, or
-   nothing.
+1. ``NameRecords`` makes a record of each member, and marks for the names of directories and for the targets of links.
+Both are sorted by name, and then by offset in the archive.
+2. ``compared`` merges the two. It finds names that belong to a file and to a directory (``RivalName``), and links that
+do not simply refer to the only file of a name (``LinkRival``).
+3. ``followed`` finds out what each of these links refers to: the name of another member, a member whose name a later
+member takes, or nothing.
 
-Memory does not grow with the number of members of one name, but by 16 bytes for each stretch of the archive in which a
-name is that of a file, and by 34 bytes for each ``LinkRival``.
+Memory does not grow with the number of members of one name. It grows by 16 bytes for each stretch of the archive in
+which a name is that of a file, and by 34 bytes for each ``LinkRival``.
 """
 
 from __future__ import annotations
@@ -32,15 +33,16 @@ from pcopy.tasks.archive.to_unpack import ToUnpack, is_plain, key_of, path_in
 from pcopy.text import shown
 
 DIRECTORY_NAME, BELOW, LINKED = b"D", b"B", b"L"
-"""Marks of a name: a directory has it; a member is below it; a link refers to it, and follows the mark, packed."""
+"""Marks of a name: a directory has it (D); a member is below it (B); a link refers to it (L, followed by the packed
+link)."""
 END = 1 << 62
-"""Of a stretch that goes on to the end of the archive."""
+"""End of a stretch that extends to the end of the archive."""
 Stretch = tuple[int, int]
-"""Of the archive: where it begins, and where it ends."""
+"""A range of the archive: its first offset, and its end."""
 _MARKED_LEVELS = 64
-"""So many directories above a member are marked, of those that no member describes."""
+"""Number of directories above a member that are marked, if no member describes them."""
 _ITEMS_PER_SLICE = 1024
-"""Names, marks or links after which a generator yields None, so that its caller can do other work."""
+"""Number of names, marks or links after which a generator yields None, so that its caller can do other work."""
 
 
 class NameRecords:
@@ -51,12 +53,17 @@ class NameRecords:
         self.members: defaultdict[int, list[KeyValue]] = defaultdict(list)
         self.marks: defaultdict[int, list[KeyValue]] = defaultdict(list)
         self.below = set[bytes]()
-        """Directories that are marked."""
+        """Directories that have a mark BELOW already, and need no other one."""
         self.around = set[bytes]()
-        """Directories in which there may be such."""
+        """Directories that may contain any directory of ``below``."""
 
     def add(self, path: bytes, member: Member, at: int, value: bytes) -> None:
-        """Add the ``member`` that goes to ``path``; its data stand ``at`` this place, and it is packed as ``value``."""
+        """Add the ``member`` that is extracted to ``path``.
+
+        Args:
+          at: offset of its data in the archive.
+          value: the packed member.
+        """
         directory, _, last = path.rpartition(b"/")
         self.below.discard(path)
         self.mark_above(directory, at)
@@ -66,7 +73,7 @@ class NameRecords:
             directory, last = path, b""
         elif member.kind == LINK:
             target = safe_path(member.link)
-            if target == path:  # it takes the place of nothing
+            if target == path:  # a link to itself replaces no earlier member
                 at = 0
             else:
                 self._mark(target, LINKED + value, at)
@@ -77,11 +84,15 @@ class NameRecords:
         return zlib.crc32(directory) % self._ranks
 
     def _mark(self, path: bytes, mark: bytes, at: int) -> None:
+        """Add a ``mark`` for the name ``path``, which a member at the offset ``at`` sets."""
         directory, _, last = path.rpartition(b"/")
         self.marks[self.owner(directory)].append((key_of(directory, last, at), mark))
 
     def mark_above(self, directory: bytes, at: int) -> None:
-        """Mark the directories above a member once, until another member has the name."""
+        """Mark the directories above a member at the offset ``at`` as directories.
+
+        A directory is marked once only, until another member has its name.
+        """
         for _ in range(_MARKED_LEVELS):
             if not directory or directory in self.below:
                 return
@@ -92,17 +103,25 @@ class NameRecords:
 
 
 class RivalName(NamedTuple):
-    """A path that is a file's and a directory's: ``stretches`` of the archive where it is a file's, as packed
-    ``NumberPairs``."""
+    """A path that is a file in some stretches of the archive, and a directory in others.
+
+    ``stretches`` are those where it is a file, as packed ``NumberPairs``.
+    """
 
     path: bytes
     stretches: bytes
 
 
 class LinkRival(NamedTuple):
-    """A link at ``at`` of the archive, packed as ``link``, to ``path``, which has several members, none, or a link.
+    """A hard link whose target ``path`` has several members, none, or is a link itself.
 
-    The link refers to the ``version`` (packed; empty if there is none) of ``path`` that stands at ``version_at``.
+    Fields:
+      at: the offset of the link in the archive.
+      link: the packed link.
+      path: the name that the link refers to.
+      version_at: the offset of the member of that name that the link refers to; -1 if there is no such member.
+      is_last: True if that member is the last one of its name.
+      version: that member, packed; empty if there is none.
     """
 
     at: int
@@ -114,40 +133,48 @@ class LinkRival(NamedTuple):
 
     @property
     def record(self) -> KeyValue:
-        """The record by which links are sorted as they stand in the archive."""
+        """The record by which links are sorted in the order of the archive."""
         return b"%016x" % self.at, marshal.dumps(tuple(self))
 
 
 def _name_of(record: KeyValue) -> bytes:
+    """Return the key of a record without the offset."""
     return record[0][:-17]
 
 
 def _at(record: KeyValue) -> int:
+    """Return the offset in the archive from the key of a record."""
     return int(record[0][-16:], 16)
 
 
 def compared(members: Iterable[KeyValue], marks: Iterable[KeyValue]) -> Iterator[RivalName | LinkRival | None]:
-    """Compare the sorted ``members`` with the sorted ``marks``. Yields None now and then, too."""
+    """Merge the sorted ``members`` with the sorted ``marks``, and yield the conflicts.
+
+    Yield None now and then, so that the caller can do other work.
+    """
     marked = groupby(marks, _name_of)
-    name, found = next(marked, (None, iter(())))
-    for number, (mine, claims) in enumerate(groupby(members, _name_of)):
+    name, name_marks = next(marked, (None, iter(())))
+    for number, (member_name, same_name) in enumerate(groupby(members, _name_of)):
         if number % _ITEMS_PER_SLICE == _ITEMS_PER_SLICE - 1:
             yield None
-        while name is not None and name < mine:
-            yield from _Name(path_in(name), iter(())).compared(found)
-            name, found = next(marked, (None, iter(())))
+        while name is not None and name < member_name:
+            yield from _Name(path_in(name), iter(())).compared(name_marks)
+            name, name_marks = next(marked, (None, iter(())))
         if name is None:
             return
-        if name == mine:
-            yield from _Name(path_in(name), claims).compared(found)
-            name, found = next(marked, (None, iter(())))
+        if name == member_name:
+            yield from _Name(path_in(name), same_name).compared(name_marks)
+            name, name_marks = next(marked, (None, iter(())))
     while name is not None:
-        yield from _Name(path_in(name), iter(())).compared(found)
-        name, found = next(marked, (None, iter(())))
+        yield from _Name(path_in(name), iter(())).compared(name_marks)
+        name, name_marks = next(marked, (None, iter(())))
 
 
 class _Name:
-    """The members of one name, which are read in their order, up to two of them ahead."""
+    """The members of one name, read in the order of the archive, up to two of them ahead.
+
+    It keeps the stretches in which the name is that of a file.
+    """
 
     def __init__(self, path: bytes, claims: Iterator[KeyValue]) -> None:
         self._path = path
@@ -159,7 +186,7 @@ class _Name:
         self._has_claims = False
 
     def compared(self, marks: Iterable[KeyValue]) -> Iterator[RivalName | LinkRival | None]:
-        """Compare the members with the ``marks`` of the name."""
+        """Compare the members with the ``marks`` of the name, and yield the conflicts."""
         is_directory = False
         for number, mark in enumerate(marks):
             if number % _ITEMS_PER_SLICE == _ITEMS_PER_SLICE - 1:
@@ -182,30 +209,30 @@ class _Name:
             yield RivalName(self._path, self._stretches.tobytes())
 
     def _up_to(self, at: int) -> Iterator[None]:
-        """Pass the members before ``at``."""
+        """Read the members before the offset ``at``. Yield now and then."""
         number = 0
         while self._fill(1) and _at(self._ahead[0]) < at:
             claim = self._ahead.pop(0)
             self._has_claims = True
             if self._begin < 0 and not self._is_full:
                 self._begin = _at(claim)
-            if _at(claim):  # a link to itself is no version
+            if _at(claim):  # 0 marks a link to itself, which is no target for other links
                 self._version = claim
             number += 1
             if number % _ITEMS_PER_SLICE == 0:
                 yield None
 
     def _fill(self, number: int) -> bool:
-        """Have so many members in memory; return True if there are."""
+        """Read ahead until ``number`` members are in memory; return True if there are as many."""
         while len(self._ahead) < number and (claim := next(self._claims, None)) is not None:
             self._ahead.append(claim)
         return len(self._ahead) >= number
 
     def _rival(self, mark: KeyValue) -> LinkRival | None:
-        """Return how the link of a ``mark`` is to be followed; None if it refers to the last file of this name."""
+        """Return the ``LinkRival`` for a mark of a link; None if the link refers to the last file of this name."""
         link = mark[1][len(LINKED) :]
         version, following = self._version, 1
-        if version is None:  # it stands before what it refers to
+        if version is None:  # the link stands before its target
             if not self._fill(1):
                 return LinkRival(_at(mark), link, self._path, -1, True, b"")
             version, following = self._ahead[0], 2
@@ -216,18 +243,21 @@ class _Name:
 
 
 def _is_link(value: bytes) -> bool:
+    """Return True if the packed member ``value`` is a hard link."""
     return not is_plain(value) and bool(marshal.loads(value)[3][1] == LINK)
 
 
 _NAME, _COPY, _MISSING, _CHAIN = range(4)
-"""Meanings of a link: the name of a member, a member whose name a later one takes, nothing, that of another link."""
+"""Resolutions of a link: a name whose last member it refers to (NAME); a member whose name a later member takes (COPY);
+nothing (MISSING); another link, which is not resolved yet (CHAIN)."""
 
 
 class Meaning(NamedTuple):
-    """What the link at ``at`` becomes: a link to the name of a member that is no link, or a link with ``trouble``.
+    """The resolution of the link at the offset ``at``.
 
-    If another member takes the name of the one it refers to, it becomes a file of its own, or a link to such a one.
-    Then ``copied`` are the name and the place of the one that it refers to.
+    ``each`` is a hard link to the name of a member that is no link, or a link with an error in ``trouble``. If a later
+    member takes the name of its target, ``each`` becomes a regular file with the same contents, or a link to such a
+    file. Then ``copied`` is the name and the offset of the original target; otherwise it is None.
     """
 
     at: int
@@ -236,9 +266,11 @@ class Meaning(NamedTuple):
 
 
 def followed(rivals: Iterable[KeyValue], spool: BinaryIO) -> Iterator[Meaning | None]:
-    """Yield the meanings of links, whose records come as they stand in the archive; None comes now and then.
+    """Resolve links, and yield their meanings; yield None now and then.
 
-    ``spool`` is an empty file that is used meanwhile.
+    Args:
+      rivals: records of ``LinkRival``, in the order of the archive.
+      spool: an empty file for temporary data.
     """
     links = _Links(spool)
     for number, (_, value) in enumerate(rivals):
@@ -253,20 +285,25 @@ def followed(rivals: Iterable[KeyValue], spool: BinaryIO) -> Iterator[Meaning | 
 
 
 class _Links:
-    """Links that are to be followed: few bytes of memory for each, the rest waits in a file."""
+    """Links to be resolved. Each takes few bytes of memory; the rest of it is in a temporary file.
+
+    The links are numbered in the order of the archive. ``_meant`` holds the resolution of each.
+    """
 
     def __init__(self, spool: BinaryIO) -> None:
         self._spool = spool
         self._ats, self._places = array("q"), array("q", [0])
         self._meant = bytearray()
         self._of = array("q")
-        """Of a meaning, the link that has it; of a chain, the place of the link that comes next."""
+        """For each link: the number of the link that provides the resolution; for a CHAIN the offset of the
+        next link."""
         self._is_last = bytearray()
 
     def __len__(self) -> int:
         return len(self._ats)
 
     def add(self, rival: LinkRival) -> None:
+        """Add a link, the next one in the order of the archive."""
         packed = marshal.dumps(tuple(rival))
         self._spool.write(packed)
         self._places.append(self._places[-1] + len(packed))
@@ -283,30 +320,32 @@ class _Links:
         self._is_last.append(rival.is_last)
 
     def _rival(self, number: int) -> LinkRival:
+        """Return the link ``number``, read from the file."""
         self._spool.seek(self._places[number])
         return LinkRival(*marshal.loads(self._spool.read(self._places[number + 1] - self._places[number])))
 
     def resolve(self, number: int) -> None:
-        """Follow a chain of links to its end; afterwards none of them is a part of a chain any more."""
+        """Follow a chain of links to its end, and store the resolution of all its links: none of them is a CHAIN
+        afterwards."""
         chain = list[int]()
         while self._meant[number] == _CHAIN:
             chain.append(number)
-            self._meant[number] = _MISSING  # if it comes round to itself
+            self._meant[number] = _MISSING  # stays so if the chain is a cycle
             self._of[number], at = number, self._of[number]
             following = self._number_at(at)
-            if following < 0:  # it refers to the last file of its name
+            if following < 0:  # the target is a link to the last file of its name
                 self._meant[number] = _NAME
                 chain.pop()
                 break
             number = following
         meant, of = self._meant[number], self._of[number]
         for each in reversed(chain):
-            if meant == _COPY and self._is_last[each]:  # the link before has become a file, which has the name
+            if meant == _COPY and self._is_last[each]:  # the link before it has become a file of that name
                 meant, of = _NAME, each
             self._meant[each], self._of[each] = meant, of
 
     def meaning(self, number: int) -> Meaning:
-        """Return the meaning of a link that was resolved."""
+        """Return the meaning of the link ``number``, which was resolved."""
         link, meant = ToUnpack.unpacked(self._rival(number).link), self._meant[number]
         rival, at = self._rival(self._of[number]), self._ats[number]
         if meant == _COPY:
@@ -324,24 +363,29 @@ class _Links:
         return Meaning(at, link._replace(member=link.member._replace(link=name), trouble=trouble), copied)
 
     def _number_at(self, at: int) -> int:
-        """Return the number of the link at this place of the archive; -1 if none is to be followed there."""
+        """Return the number of the link at the offset ``at`` of the archive; -1 if no link to be resolved
+        stands there."""
         number = bisect_left(self._ats, at)
         return number if number < len(self._ats) and self._ats[number] == at else -1
 
 
 def no_file_of(name: bytes) -> str:
-    """Return why a link to ``name`` cannot be made."""
+    """Return the error text for a link to ``name`` whose target does not exist."""
     return f"is a hard link to {shown(name)}, and no file of that name is there"
 
 
 class Rivals(dict[bytes, NumberPairs]):
-    """Of each path that is a file's and a directory's: the stretches of the archive where it is a file's."""
+    """Paths that are a file in some stretches of the archive and a directory in others, with the stretches where each
+    is a file."""
 
     def __init__(self, _: object = None) -> None:
         super().__init__()
 
     def concern(self, path: bytes, names: Iterable[bytes], members: Iterable[ToUnpack]) -> bool:
-        """Has anything of a directory, or what is above it, such a name?"""
+        """Return True if such a path is the directory ``path``, one above it, or an item in it.
+
+        The items are ``names`` and ``members``.
+        """
         above = path
         while above:
             if above in self:
@@ -351,7 +395,10 @@ class Rivals(dict[bytes, NumberPairs]):
         return any(start + name in self for name in (*names, *(each.name for each in members)))
 
     def refuse(self, each: ToUnpack) -> bool:
-        """May it be unpacked? If not, a later member has taken its place. Raises ``Problem`` if it fails."""
+        """Return True if the member ``each`` is not extracted because a later member replaces it.
+
+        Raise ``Problem`` if it conflicts with a member of the same name or of a directory above it, and so fails.
+        """
         is_directory = each.member.kind == DIRECTORY
         path = each.path if is_directory or not each.path else each.path + b"/" + each.name
         path = path or each.name
@@ -372,19 +419,26 @@ class Rivals(dict[bytes, NumberPairs]):
         raise Problem("extract", 0, text="a directory that is not empty has its name")
 
     def _stretch(self, path: bytes, at: int) -> Stretch:
-        """Return the last stretch of ``path`` that begins at ``at`` or before; an empty one if there is none."""
+        """Return the last stretch in which ``path`` is a file, of those that begin at the offset ``at`` or before.
+
+        Return an empty stretch if there is none.
+        """
         stretches = self.get(path, ())
         number = bisect_left(stretches, at + 1, key=lambda stretch: stretch[0])
         return stretches[number - 1] if number else (at + 1, at)
 
     def is_directory(self, path: bytes) -> bool:
-        """Return True if the name is a directory's in the end, though it is a file's before."""
+        """Return True if ``path`` is a directory after the whole archive was extracted, although it is a
+        file before."""
         stretches = self.get(path)
         return stretches is not None and (not stretches or stretches[-1][1] != END)
 
 
 class InDirectory(NamedTuple):
-    """Members of the directory ``path``, packed; ``others`` is the number of earlier members of the same names."""
+    """Members of the directory ``path``, packed: the last one of each name, and the ``names``.
+
+    ``others`` is the number of earlier members of these names.
+    """
 
     path: bytes
     names: list[bytes]
@@ -393,7 +447,7 @@ class InDirectory(NamedTuple):
 
 
 def by_directory(members: Iterable[KeyValue], most: int) -> Iterator[InDirectory]:
-    """The last member of each name, ``most`` at once: of a large directory there are several."""
+    """Yield the last member of each name, at most ``most`` members of one directory at a time."""
     prefix, start = b"", 0
     names, values, others = list[bytes](), list[bytes](), 0
     for key, value in members:
@@ -401,7 +455,9 @@ def by_directory(members: Iterable[KeyValue], most: int) -> Iterator[InDirectory
         name = key[start:-17]
         if is_here and name == names[-1]:
             values[-1] = value
-            others += not key.endswith(b"1")  # a link that was followed takes its own place
+            others += not key.endswith(
+                b"1"
+            )  # an odd offset: the resolution of a link, which replaces the record of that link
             continue
         if names and (not is_here or len(names) >= most):
             yield InDirectory(_path_of(prefix), names, values, others)
@@ -416,12 +472,12 @@ def by_directory(members: Iterable[KeyValue], most: int) -> Iterator[InDirectory
 
 
 def _path_of(prefix: bytes) -> bytes:
-    """The directory of which keys begin so."""
+    """Return the path of the directory whose keys begin with ``prefix``."""
     return prefix[:-2].replace(b"\0", b"/")
 
 
 def link_trouble(each: ToUnpack, rivals: Rivals) -> str:
-    """Return why a hard link cannot be made in an empty directory; empty if it can be."""
+    """Return why a hard link cannot be created in an empty target; empty if it can."""
     target = safe_path(each.member.link)
     path = each.path + b"/" + each.name if each.path else each.name
     if each.trouble or target == path or rivals.is_directory(target):

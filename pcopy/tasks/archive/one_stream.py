@@ -1,7 +1,8 @@
-"""An archive that another program has compressed as one stream: it can be read from its beginning to its end only.
+"""Archives that another program has compressed as one stream, which can only be read from its start to its end.
 
-Who lists it goes through the stream; to unpack it, one process first puts the contents into a file without a name,
-which all ranks read as a plain archive. What is damaged in a stream is told, and nothing behind it is believed.
+To list such an archive, one process reads the stream. To extract it, one process first writes the decompressed contents
+to an unnamed file, which all ranks then read as an uncompressed archive. A stream that is damaged is reported, and
+nothing after the damage is used.
 """
 
 from __future__ import annotations
@@ -28,41 +29,46 @@ MAGICS = {
     b"BZh": "bzip2",
     b"\x04\x22\x4d\x18": "lz4",
 }
-"""How files begin that these programs have written."""
+"""The first bytes of files, by the program that writes them."""
 _GZIP = b"\x1f\x8b\x08"
-"""How each member of gzip begins: its magic number, and the only method of compression (RFC 1952)."""
+"""First bytes of each member of gzip: the magic number, and the only compression method (RFC 1952)."""
 _SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
-"""How a frame without contents begins (RFC 8878); ``pzstd`` writes one before each other frame."""
+"""First bytes of a skippable frame (RFC 8878). ``pzstd`` writes one before each other frame."""
 KEPT_BYTES = 32 << 20
-"""Of what was decompressed, for who looks back: headers are read in windows, and no extension is longer than half."""
+"""Bytes of decompressed data that are kept, so that a reader can go back. Headers are read in windows, and no header is
+longer than half of this."""
 _PIECE = 1 << 20
+"""Bytes of one read, and largest number of bytes that one call of zlib decompresses."""
 _CHECKED_EACH = 64 << 20
-"""Bytes after which the room that is left is looked at again."""
+"""Bytes that are written before the free space is checked again."""
 
 
 def compressed_by(beginning: bytes) -> str:
-    """The program that has written a file that begins so; empty for none that is known."""
+    """Return the program that has compressed a file with these first bytes; empty if it is not compressed."""
     if _SKIPPABLE.match(beginning):
         return "zstd"
     return next((program for magic, program in MAGICS.items() if beginning.startswith(magic)), "")
 
 
 def contents_of(descriptor: int, program: str) -> Iterator[bytes]:
-    """What is in a stream of gzip or zstd, in pieces of some MiB; raises ``Problem``, also where it is damaged."""
+    """Yield the contents of a stream of gzip or zstd, in pieces of a few MiB.
+
+    Raise ``Problem`` if the stream is damaged, or if its contents are compressed themselves.
+    """
     size = status_of(descriptor, on_source=True).st_size
     is_first = True
     for piece in _gunzipped(descriptor) if program == "gzip" else read_frames(descriptor, size):
         if is_first and piece:
             is_first = False
             if inner := compressed_by(piece[:6]):
-                raise _damaged(f"what is compressed in it was compressed before, by {inner}")
+                raise _damaged(f"its contents are compressed themselves, by {inner}")
         yield piece
 
 
 def _gunzipped(descriptor: int) -> Iterator[bytes]:
-    """Members of gzip (RFC 1952), one behind the other; zeros may follow, as behind a tape's last block.
+    """Yield the contents of the members of gzip (RFC 1952). Zeros may follow them, as after the last block of a tape.
 
-    Raises ``Problem``: ``TrailingGarbage`` if anything else follows.
+    Raise ``Problem`` if the data are damaged, and ``TrailingGarbage`` if anything else follows the last member.
     """
     packed = _Packed(descriptor)
     packed.fill()
@@ -84,7 +90,8 @@ def _gunzipped(descriptor: int) -> Iterator[bytes]:
 
 
 class _Packed:
-    """A file that is read from its beginning to its end: ``data`` comes next."""
+    """A compressed file that is read from its start to its end. ``data`` is the part that was read and not yet
+    consumed."""
 
     def __init__(self, descriptor: int) -> None:
         self.data = b""
@@ -92,66 +99,79 @@ class _Packed:
 
     @property
     def begin(self) -> int:
-        """Where ``data`` begins in the file."""
+        """The offset of ``data`` in the file."""
         return self._at - len(self.data)
 
     def first(self, size: int) -> bytes:
-        """The next ``size`` bytes, which stay in ``data``; fewer at the end of the file. Raises ``Problem``."""
+        """Return the next ``size`` bytes, which remain in ``data``; fewer at the end of the file.
+
+        Raise ``Problem`` if the file cannot be read.
+        """
         while len(self.data) < size and (more := self._read()):
             self.data += more
         return self.data[:size]
 
     def fill(self) -> bytes:
-        """What comes next, empty at the end of the file. Raises ``Problem``."""
+        """Read on if ``data`` is empty; return ``data``, which is empty at the end of the file. Raise ``Problem`` on an
+        error."""
         if not self.data:
             self.data = self._read()
         return self.data
 
     def _read(self) -> bytes:
+        """Return the next bytes of the file, and advance. Raise ``Problem`` on an error."""
         with failing("read", on_source=True):
             data = patiently(partial(os.pread, self._descriptor, _PIECE, self._at))
         self._at += len(data)
         return data
 
     def skip_zeros(self) -> None:
-        """Raises ``Problem``."""
+        """Skip bytes of zero. Raise ``Problem`` if the file cannot be read."""
         while self.fill() and not self.data.strip(b"\0"):
             self.data = b""
         self.data = self.data.lstrip(b"\0")
 
 
 def reason_of(error: zlib.error) -> str:
-    """Return why data cannot be decompressed, without the number and the activity that zlib puts before it."""
+    """Return the reason in an error of zlib, without the number and the operation that zlib puts before it."""
     return str(error).rpartition(": ")[2]
 
 
 def _damaged(why: str) -> Problem:
+    """Return the error for a damaged stream."""
     return Problem("decompress", errno.EBADMSG, on_source=True, text=why)
 
 
 class StreamReader:
-    """Reads what is in a stream at offsets that mostly grow; what lies far back is decompressed once more."""
+    """Reader of the contents of a stream at offsets that mostly grow.
+
+    To go back further than ``KEPT_BYTES``, it decompresses the stream again from its start.
+    """
 
     def __init__(self, descriptor: int, program: str) -> None:
         self._descriptor, self._program = descriptor, program
         self.garbage = ""
-        """The error of what follows the contents, if anything does that is ignored; known after ``check_rest``."""
+        """Error text about data that follow the contents and are ignored; empty if there are none. Known after
+        ``check_rest``."""
         self._begin()
 
     def _begin(self) -> None:
+        """Start to read the stream from its start."""
         self.pieces = self._contents()
-        """What was not read yet."""
+        """The decompressed data that were not read yet."""
         self._kept = deque[bytes]()
         self._start = self._end = 0
 
     def _contents(self) -> Iterator[bytes]:
+        """Yield the contents; store the error if garbage follows them."""
         try:
             yield from contents_of(self._descriptor, self._program)
         except TrailingGarbage as garbage:
             self.garbage = garbage.strerror or ""
 
     def read(self, offset: int, size: int) -> bytes:
-        """As ``pcopy.archive.reader.Read``; raises ``Problem``."""
+        """Return ``size`` bytes from ``offset`` on, as ``pcopy.archive.reader.Read`` defines. Raise ``Problem`` on
+        damage."""
         if offset < self._start:
             self._begin()
         while self._end < offset + size and (piece := next(self.pieces, None)) is not None:
@@ -169,23 +189,24 @@ class StreamReader:
         return b"".join(parts)
 
     def check_rest(self) -> None:
-        """Read all that nobody has read. Raises ``Problem`` if it is damaged: the checksum stands at the end."""
+        """Read the stream to its end. Raise ``Problem`` if it is damaged: the checksum stands at the end."""
         while self.read(self._end, 1):
             pass
 
     @property
     def size(self) -> int:
-        """Bytes of the contents that were read until now."""
+        """Bytes of contents that were read so far."""
         return self._end
 
 
 def put_aside(descriptor: int, program: str, directory: bytes) -> tuple[int, str]:
-    """Put the contents of a stream into a file without a name, on the file system of ``directory``.
+    """Decompress a stream into an unnamed file on the file system of ``directory``.
 
-    Returns its descriptor, and the error of what follows the contents, if anything does that is ignored.
+    Return the descriptor of the file, and an error text about data that follow the contents and are ignored; empty if
+    there are none.
 
-    It takes half of the room that is free there at most, so that what is unpacked from it has a place, and a small
-    file that holds far too much harms nobody. Raises ``Problem``.
+    The file takes at most half of the free space. So there is space for the files that are extracted from it, and a
+    small stream with an excessive amount of contents cannot fill the file system. Raise ``Problem`` if that fails.
     """
     from tempfile import TemporaryFile
 
@@ -196,7 +217,7 @@ def put_aside(descriptor: int, program: str, directory: bytes) -> tuple[int, str
             if written >= room:
                 free = _free(aside.fileno())
                 if free < written:
-                    text = f"its contents would take more than half of the room, {written + free:,} bytes"
+                    text = f"its contents would take more than half of the free space, {written + free:,} bytes"
                     raise Problem("write", errno.ENOSPC, text=text)
                 room = written + min(_CHECKED_EACH, (free - written) // 2)
             with failing("write"):
@@ -208,7 +229,8 @@ def put_aside(descriptor: int, program: str, directory: bytes) -> tuple[int, str
 
 
 def _free(descriptor: int) -> int:
-    """Return the bytes that are left; if that is unknown, more than are ever needed."""
+    """Return the bytes of free space; if that is unknown, more than is ever needed. Raise ``Problem`` if fstatvfs(2)
+    fails."""
     with failing("statvfs"):
         status = os.fstatvfs(descriptor)
     try:

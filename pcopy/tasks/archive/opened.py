@@ -20,11 +20,11 @@ from pcopy.tasks.archive.contents import ArchiveContents
 from pcopy.tasks.base.rank import Rank
 
 AHEAD = 1 << 20
-"""Bytes that are read at once, at least, where what stands there is read piece by piece."""
+"""Smallest number of bytes that one call reads where adjacent data are needed one after the other."""
 
 
 class OpenArchive:
-    """Of one rank; it is opened when it is first asked for."""
+    """The archive of a job, as one rank reads it. It is opened when it is first used."""
 
     def __init__(self, rank: Rank) -> None:
         self._archive, self._version = rank.options.archive_file, rank.options.archive_version
@@ -35,16 +35,18 @@ class OpenArchive:
 
     @property
     def incomplete(self) -> Incomplete:
-        """The files whose contents could not be read when the archive was made. Raises ``Problem``."""
+        """The files whose contents could not be read when the archive was created. Raise ``Problem`` if the list is
+        damaged."""
         if self._incomplete is None:
             self._incomplete = listed_as_incomplete(self.read, self.contents.size)
         return self._incomplete
 
     @property
     def contents(self) -> ArchiveContents:
-        """Raises ``Problem``."""
+        """The contents of the archive. Raise ``Problem`` if it cannot be opened, or has changed since the job has
+        started."""
         if self._contents is None:
-            is_named = self._path == self._archive  # otherwise a path below /proc of what rank 0 has opened
+            is_named = self._path == self._archive  # otherwise a path in /proc to the file that rank 0 has open
             descriptor = open_archive(self._path) if is_named else _open_contents(self._path)
             try:
                 status = status_of(descriptor, on_source=True)
@@ -54,7 +56,7 @@ class OpenArchive:
                     with failing("stat", on_source=True):
                         status = os.stat(self._archive)
                 self._contents = ArchiveContents(descriptor, self._path)
-            except Refused as refused:  # which rank 0 has found out before; it was replaced since
+            except Refused as refused:  # rank 0 has accepted the archive: it was replaced since
                 os.close(descriptor)
                 raise Problem("open", 0, on_source=True, text=str(refused)) from None
             except Problem:
@@ -64,21 +66,22 @@ class OpenArchive:
         return self._contents
 
     def spare(self, present: os.stat_result | None) -> None:
-        """Raises ``Problem`` if what is ``present``, and would be replaced, is the archive."""
+        """Raise ``Problem`` if the existing item ``present``, which is to be replaced, is the archive itself."""
         if present is not None and (present.st_dev, present.st_ino) == self._is:
-            raise Problem("extract", 0, text="it would take the place of the archive that is unpacked")
+            raise Problem("extract", 0, text="it would replace the archive that is being extracted")
 
     @property
     def plain_descriptor(self) -> int:
-        """-1 if it is compressed. Raises ``Problem``."""
+        """The descriptor of the archive; -1 if it is compressed. Raise ``Problem`` if it cannot be opened."""
         return self.contents.descriptor if self.contents.is_plain else -1
 
     def read(self, offset: int, size: int) -> bytes:
-        """As ``pcopy.archive.reader.Read``; raises ``Problem``."""
+        """Return ``size`` bytes from ``offset`` on, as ``pcopy.archive.reader.Read`` defines. Raise ``Problem`` on an
+        error."""
         return self.contents.read(offset, size)
 
     def read_all(self, offset: int, size: int) -> bytes:
-        """So many bytes; raises ``Problem`` if there are fewer."""
+        """Return exactly ``size`` bytes from ``offset`` on. Raise ``Problem`` if there are fewer."""
         data = self.read(offset, size)
         while len(data) < size:
             more = self.read(offset + len(data), size - len(data))
@@ -88,13 +91,14 @@ class OpenArchive:
         return data
 
     def close(self) -> None:
+        """Close the archive. It is opened again when it is next used."""
         if self._contents is not None:
             os.close(self._contents.descriptor)
             self._contents = None
 
 
 def listed_as_incomplete(read: Read, size: int) -> Incomplete:
-    """Return what the trailer of an archive of ``size`` bytes lists. Raises ``Problem``."""
+    """Return the names that the trailer of an archive of ``size`` bytes lists. Raise ``Problem`` if it is damaged."""
     try:
         return incomplete_in(read, size)
     except ValueError as error:
@@ -102,11 +106,12 @@ def listed_as_incomplete(read: Read, size: int) -> Incomplete:
 
 
 def version_of(status: os.stat_result) -> tuple[int, ...]:
+    """Return the values that show whether an archive was changed or replaced: inode number, size and mtime."""
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def open_archive(path: bytes) -> int:
-    """Raises ``Problem``."""
+    """Return a descriptor of the archive ``path``. Raise ``Problem`` if it cannot be opened or is not trusted."""
     try:
         return open_to_read(path, regular=True).descriptor
     except NotTrusted as error:
@@ -116,19 +121,20 @@ def open_archive(path: bytes) -> int:
 
 
 def _open_contents(path: bytes) -> int:
+    """Return a descriptor of the decompressed contents, opened by a path in /proc. Raise ``Problem`` if that fails."""
     with failing("open", on_source=True):
         return open_patiently(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
 
 
 class Ahead:
-    """Reads what stands close together with few calls."""
+    """Reader that gets adjacent data with few calls of ``read``."""
 
     def __init__(self, read: Read) -> None:
         self._read = read
         self._data, self._start = b"", 0
 
     def read(self, offset: int, size: int) -> bytes:
-        """As ``pcopy.archive.reader.Read``."""
+        """Return ``size`` bytes from ``offset`` on, as ``pcopy.archive.reader.Read`` defines."""
         at = offset - self._start
         if at < 0 or at + size > len(self._data):
             self._data, self._start, at = self._read(offset, max(size, AHEAD)), offset, 0
@@ -136,18 +142,21 @@ class Ahead:
 
 
 def lookup_of(*, numeric: bool) -> Lookup:
-    """Numbers of owners by name; None for all if only numbers count."""
+    """Return a function from names of users and groups to their ids; it returns None for every name if ``numeric`` is
+    true."""
     return _no_number if numeric else number_of
 
 
-def _no_number(what: str, name: str) -> int | None:
+def _no_number(kind: str, name: str) -> int | None:
+    """Return None, whatever the name is (``--numeric-owner``)."""
     return None
 
 
 @lru_cache(4096)
-def number_of(what: str, name: str) -> int | None:
+def number_of(kind: str, name: str) -> int | None:
+    """Return the id of a user or group by its name, None if there is none. ``kind`` is "user" or "group"."""
     try:
-        if what == "user":
+        if kind == "user":
             import pwd
 
             return pwd.getpwnam(name).pw_uid
@@ -159,15 +168,16 @@ def number_of(what: str, name: str) -> int | None:
 
 
 def attributes_of(lookup: Lookup, member: Member) -> Attributes:
+    """Return the metadata of ``member``, with the owner and group of the same names on this host."""
     uid = _owner(lookup, "user", member.user, member.uid)
     gid = _owner(lookup, "group", member.group, member.gid)
     return Attributes(member.st_mode, uid, gid, member.mtime, member.mtime, member.xattrs)
 
 
-def _owner(lookup: Lookup, what: str, name: bytes, number: int) -> int:
-    """By name, if that is known here, else by number."""
+def _owner(lookup: Lookup, kind: str, name: bytes, number: int) -> int:
+    """Return the id of a user or group: by its ``name``, if that exists on this host, else ``number``."""
     if name:
-        found = lookup(what, os.fsdecode(name))
+        found = lookup(kind, os.fsdecode(name))
         if found is not None:
             return found
     return number

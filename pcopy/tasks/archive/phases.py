@@ -1,25 +1,31 @@
-"""The phases of making an archive, and of unpacking one, in their order; numbers between belong to other programs."""
+"""The phases of creating an archive and of extracting one, in their order.
+
+The numbers between them belong to other programs.
+"""
 
 from __future__ import annotations
 
 from pcopy.tasks.base.phases import Phase
 
 TELL = 2
-"""Of making: owners of directories tell rank 0 of their pieces. Before it the tree is walked, and hard links meet."""
+"""Creation: ranks divide their members into pieces, and report these to rank 0. Before that the tree is walked, and
+hard links are brought together."""
 PLACE = 4
-"""Rank 0 tells where they begin, and they are written."""
+"""Creation: rank 0 computes the offsets of all pieces, and the pieces are written."""
 SYNC = int(Phase.SYNC)
-"""Each rank brings what it has written to storage."""
+"""Creation: each rank syncs what it has written."""
 
 COMPARE = 1
-"""Of unpacking: before it members are found and come to the owners of their directories. These compare names."""
+"""Extraction: the owners of directories look for conflicting names. Before that members are found, and sent to these
+owners."""
 FOLLOW = 2
-"""Rank 0 follows links."""
+"""Extraction: rank 0 resolves hard links."""
 UNPACK = 3
-"""Members are unpacked."""
+"""Extraction: members are extracted, except hard links."""
 UNPACK_AGAIN = 4
-"""Those that something was in the way of, where a directory is by now."""
+"""Extraction: members whose directory could not be created before, because an item that is replaced by now was in the
+way."""
 LINKS = int(Phase.AGAIN)
-"""Further names are linked to them."""
+"""Extraction: hard links are created."""
 FINISH, SEAL = int(Phase.FINISH), int(Phase.SEAL)
-"""Directories get their metadata; those last that their owner cannot enter then."""
+"""Extraction: directories get their metadata. Those that their owner cannot enter then come last (SEAL)."""

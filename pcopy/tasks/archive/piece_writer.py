@@ -1,4 +1,7 @@
-"""PieceWriter reads small files, which become members of pieces of an archive, and counts what is done."""
+"""Reading of small files, which become members of pieces of an archive.
+
+Simple files (``pcopy.tasks.archive.plain_files``) are read in batches by the backend, others one by one.
+"""
 
 from __future__ import annotations
 
@@ -31,33 +34,45 @@ from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import NOWHERE, Known, Place
 
 _DIRECTORIES = 8
-"""That are worked with at once, at most; a task keeps more of them open (``pcopy.fsio.directories.HELD``)."""
+"""Largest number of directories in one batch. It is below the number of directories that a task keeps open
+(``pcopy.fsio.directories.HELD``)."""
 _NONE = Identity(-1, -1)
 _QUICK = FLAGS | os.O_NOATIME
 
 
 class PlacedPiece(NamedTuple):
-    """A piece of the archive, which begins at ``offset``; of others than plain files there are values of records."""
+    """A piece of the archive, which begins at ``offset`` and has ``size`` bytes.
+
+    ``runs`` are its members in order: ``PlainFiles``, or for other members the values of records.
+    """
 
     offset: int
     size: int
     runs: list[bytes | PlainFiles]
 
     def check(self, rank: Rank, size: int) -> None:
+        """Stop the job if the piece was made of ``size`` bytes, and not of those that were laid out."""
         if size != self.size:
-            rank.stop(f"a piece of the archive has {size:,} bytes, and {self.size:,} were laid out")
+            rank.stop(f"internal error: a piece of the archive has {size:,} bytes; {self.size:,} were expected")
 
 
 class ArchivedPlain(NamedTuple):
-    """Plain files as members, and the digests of their contents, if these are wanted; None if one has failed."""
+    """Simple files as members of the archive.
+
+    ``data`` are their headers and contents; ``digests`` those of the files if digests are computed, with None for a
+    file that has failed.
+    """
 
     data: memoryview
     digests: list[bytes | None]
 
 
 class PieceWriter:
-    """Reads small files, and counts what is done. ``digests`` are those of the files that were read; None if that has
-    failed."""
+    """Reader of the files of one task, and counter of what was archived.
+
+    Small files are read here; large ones are left to ``WriteChunk``. ``digests`` are those of the files that were read,
+    with None for a file that has failed.
+    """
 
     def __init__(self, rank: Rank, result: Result) -> None:
         self._rank = rank
@@ -70,17 +85,20 @@ class PieceWriter:
         self.digests: list[bytes | None] = []
 
     def is_large(self, member: Member) -> bool:
-        """Are its contents left to ``WriteChunk``? Frames hold what they are made of."""
+        """Return True if the contents of ``member`` are left to ``WriteChunk``.
+
+        In a compressed archive no member of a piece is: its frame holds all contents.
+        """
         is_small = self._is_compressed or (stored_size(member) <= SMALL_FILE and member.extents is None)
         return member.kind == FILE and not is_small
 
     @property
     def all_digests(self) -> bytes | None:
-        """The ``digests``, one behind the other; None if anything has failed."""
+        """The ``digests``, one behind the other; None if any file has failed."""
         return None if None in self.digests else b"".join(digest for digest in self.digests if digest)
 
     def digest_bytes(self, runs: Sequence[bytes | PlainFiles]) -> int:
-        """How many bytes ``digests`` would have after these members."""
+        """Return the bytes that ``all_digests`` has after the members of ``runs``, if none fails."""
         if not self._rank.digests:
             return 0
         small = 0
@@ -93,6 +111,7 @@ class PieceWriter:
         return small * self._rank.hashing.algorithm.size
 
     def end(self) -> None:
+        """Report the counts of the task."""
         if not self._each:
             self._result.count(counts.FILES, self._files)
             self._result.count(counts.BYTES, self._bytes)
@@ -100,7 +119,7 @@ class PieceWriter:
         self._rank.counters[counts.MOVED] += self._moved
 
     def member(self, described: Described) -> list[bytes]:
-        """Its header, and its contents, if it has some."""
+        """Return the header of a member, and its contents if it has any."""
         header = header_of(described.member)
         if described.member.kind == FILE and described.member.size:
             return [header, self.small_file(described)]
@@ -108,7 +127,10 @@ class PieceWriter:
         return [header]
 
     def small_file(self, described: Described) -> bytes:
-        """Its contents, filled up with zeros. It has failed if it has changed, or not all of it can be read."""
+        """Return the contents of a small file, padded with zeros to a multiple of 512 bytes.
+
+        A file that has changed or cannot be read completely is reported as failed; zeros stand for what is missing.
+        """
         size, stored, data = described.member.size, stored_size(described.member), bytearray()
         try:
             self._read(described, data)
@@ -123,7 +145,7 @@ class PieceWriter:
         return bytes(data).ljust(filled_up(stored), b"\0")
 
     def archived(self, described: Described, digest: bytes) -> None:
-        """A small file is there."""
+        """Count a small file as archived."""
         if lacks_metadata(self._result, self._at(described), described):
             return
         self._bytes += described.member.size
@@ -133,6 +155,7 @@ class PieceWriter:
             self._files += 1
 
     def _digest(self, described: Described, data: bytes) -> bytes:
+        """Return the digest of a file with the stored ``data``, which exclude its holes."""
         member, hashing = described.member, self._rank.hashing
         if member.extents is None:
             return hashing.whole(data)
@@ -145,9 +168,9 @@ class PieceWriter:
         return hashing.file(hasher)
 
     def _read(self, described: Described, data: bytearray) -> None:
-        """Append the contents to ``data``, as far as they can be read.
+        """Append the contents of a file to ``data``, as far as they can be read.
 
-        Raises ``Problem``, also if it is not what was found.
+        Raise ``Problem`` if it cannot be read, or has changed since it was described.
         """
         size, name = described.member.size, described.name
         self._enter(described)
@@ -161,7 +184,9 @@ class PieceWriter:
             for start, length in extents:
                 if not _append(descriptor, start, length, data):
                     break
-            if check_described(self._rank, described, descriptor):  # what it returns may depend on the size of reads
+            if check_described(
+                self._rank, described, descriptor
+            ):  # such a file may return different data for reads of another size
                 os.lseek(descriptor, 0, os.SEEK_SET)
                 data[:] = generated_contents(descriptor, os.fstat(descriptor).st_size)
             if len(data) != size:
@@ -173,14 +198,17 @@ class PieceWriter:
             os.close(descriptor)
 
     def _enter(self, described: Described) -> None:
-        """Its directory is open from now on; raises ``Problem``."""
+        """Open the directory of an item, unless it is open. Raise ``Problem`` if that fails."""
         if (described.root, described.path) != self._place.directory or self._directory < 0:
             self._directory = -1
             self._directory = self._rank.sources[described.root].open(described.path)
             self._place = place_of(described)
 
     def plain(self, pieces: Iterable[PlacedPiece]) -> Stepwise[Iterator[ArchivedPlain]]:
-        """All plain files of the ``pieces``. What can't be read just so is looked at by itself."""
+        """Read all simple files of ``pieces`` with the backend; return them in order.
+
+        Files that the backend cannot read are read one by one.
+        """
         all_files = [run for piece in pieces for run in piece.runs if not isinstance(run, bytes)]
         made: list[ArchivedPlain] = []
         for start in range(0, len(all_files), _DIRECTORIES):
@@ -195,7 +223,10 @@ class PieceWriter:
         return iter(made)
 
     def _settle(self, files: PlainFiles, room: memoryview, codes: bytes | bytearray) -> list[bytes | None]:
-        """Counts what is there, and adds what is not; returns the digests."""
+        """Count the simple files that the backend has put into ``room``, and put the others there; return the digests.
+
+        ``codes`` are the results of the backend.
+        """
         sizes, offsets = files.sizes, files.offsets
         if not self._each and codes.count(Code.DONE) == len(files):
             self._files += len(files)
@@ -219,7 +250,7 @@ class PieceWriter:
         return digests
 
     def plain_are_there(self, files: PlainFiles, digests: Sequence[bytes]) -> None:
-        """An interrupted run has written them."""
+        """Count simple files that an interrupted run has already written."""
         if self._each:
             for row, digest in enumerate(digests):
                 self.archived(files.described(row), digest)
@@ -228,7 +259,10 @@ class PieceWriter:
         self._bytes += sum(files.sizes)
 
     def _taken(self, some: Sequence[PlainFiles], room: bytearray) -> Stepwise[bytes | bytearray]:
-        """What became of each row: ``DONE`` if the kernel has put it there."""
+        """Let the backend put headers and contents of files into ``room``; return the result of each file (``Code``).
+
+        Files whose result is not ``DONE`` must be read otherwise.
+        """
         if self._rank.throttle.is_on:
             yield from self._rank.throttle.spend(sum(sum(files.sizes) for files in some))
         undone = bytes(sum(map(len, some)))
@@ -237,20 +271,21 @@ class PieceWriter:
         try:
             places = [(self._rank.sources[files.root].open(files.path), len(files), files.prefix) for files in some]
         except Problem:
-            return undone  # each of them tells of it
+            return undone  # the error is reported for each file when it is read
         owners = {ids: end_of_plain(*names) for files in some for ids, names in files.owners.items()}
         names = b"/".join([pack_names(files.names) for files in some])
         batch = Members(names, b"".join([files.rows for files in some]), places, room, owners, plain_pax())
-        judged = yield from self._rank.done(batch)
-        return judged.verdicts.codes
+        outcome = yield from self._rank.done(batch)
+        return outcome.verdicts.codes
 
     def _at(self, described: Described) -> Place:
+        """Return the ``Place`` of the directory of an item."""
         if (described.root, described.path) != self._place.directory:
             return place_of(described)
         return self._place
 
     def other(self, described: Described) -> None:
-        """An item without contents. Directories count when they are scanned."""
+        """Count a member that has no contents. Directories were counted when they were scanned."""
         member = described.member
         if member.kind == DIRECTORY:
             lacks_metadata(self._result, self._at(described), described)
@@ -274,13 +309,15 @@ class PieceWriter:
         self._done(described, digest)
 
     def _done(self, described: Described, digest: bytes) -> None:
+        """Report an item as archived."""
         member = described.member
         kind = FILE_TYPE if member.kind == FILE else type_of(member.st_mode)
         done(self._result, self._at(described), described, Known(kind, member.size, digest, NO_VERSION))
 
 
 def _append(descriptor: int, start: int, length: int, data: bytearray) -> bool:
-    """Append ``length`` bytes of a file to ``data``; return False if the file ends before. Raises ``OSError``."""
+    """Append ``length`` bytes of a file to ``data``; return False if the file ends before. Raise ``OSError`` on an
+    error."""
     end = start + length
     while start < end and (more := os.pread(descriptor, end - start, start)):
         data += more
@@ -289,6 +326,7 @@ def _append(descriptor: int, start: int, length: int, data: bytearray) -> bool:
 
 
 def digest_of_node(rank: Rank, member: Member) -> bytes:
+    """Return the digest of a symbolic link, FIFO or device."""
     algorithm = rank.hashing.algorithm
     if stat.S_ISLNK(member.st_mode):
         return symlink_digest(algorithm, member.link)
@@ -296,4 +334,5 @@ def digest_of_node(rank: Rank, member: Member) -> bytes:
 
 
 def place_of(described: Described) -> Place:
+    """Return the ``Place`` of the directory of an item, without identities."""
     return Place(described.root, described.path, _NONE, NOWHERE, False, False)

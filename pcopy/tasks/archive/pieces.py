@@ -1,7 +1,7 @@
-"""Pieces of an archive: what one task writes, members of one directory that stand together.
+"""Pieces of an archive: consecutive members of one directory, which one task writes.
 
-Records come in the order of the archive, but for plain files, of which one record holds many: what stands between them
-is put there first.
+Records are sorted in the order of the archive. But a record of simple files (``pcopy.tasks.archive.plain_files``) holds
+many members, and other members can belong between these. Such records are split first.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from pcopy.tasks.archive.frames import FRAME_BYTES
 from pcopy.tasks.archive.plain_files import PlainFiles, is_of_plain, joined, number_in, plain_in
 
 PIECE_MEMBERS = 256
+"""Number of members with which a piece is full."""
 PIECE_BYTES = 4 << 20
-"""Members and bytes with which a piece is full."""
+"""Bytes with which a piece is full."""
 
 
 class Stretch(NamedTuple):
-    """The plain files from ``start`` up to ``end``."""
+    """The simple files of ``files`` from row ``start`` up to row ``end``."""
 
     files: PlainFiles
     start: int
@@ -29,11 +30,18 @@ class Stretch(NamedTuple):
 
 
 Run = bytes | Stretch
-"""Members that stand together: those of the value of a record, or plain files."""
+"""Consecutive members: those of the value of one record, or simple files."""
 
 
 class PieceOfArchive(NamedTuple):
-    """So many ``members``, which take ``size`` bytes of the archive; ``key`` is that of the first one."""
+    """A piece of the archive.
+
+    Fields:
+      key: the key of its first member.
+      members: the number of its members.
+      size: its bytes in the archive, before compression.
+      runs: its members.
+    """
 
     key: bytes
     members: int
@@ -42,17 +50,19 @@ class PieceOfArchive(NamedTuple):
 
     @property
     def values(self) -> list[bytes]:
-        """Of records that hold just these members."""
+        """Values of records that hold exactly these members."""
         return [run if isinstance(run, bytes) else run.files.part(run.start, run.end).value for run in self.runs]
 
 
 _Open = list[tuple[PlainFiles, int]]
-"""Plain files of one directory, from a row on."""
+"""Records of simple files of one directory that are being split; each with the first row that was not yielded yet."""
 
 
 def in_order(records: Iterator[KeyValue]) -> Iterator[tuple[bytes, Run]]:
-    """Records, sorted by their keys, as runs, each with the key of its first member."""
-    waiting: KeyValue | None = None  # plain files, between which nothing else has been seen yet
+    """Yield sorted records as runs in the order of the archive, each with the key of its first member."""
+    waiting: KeyValue | None = (
+        None  # a record of simple files; it need not be split if no other member follows in its directory
+    )
     cut: _Open = []
     directory = b""
     for key, value in records:
@@ -79,16 +89,18 @@ def in_order(records: Iterator[KeyValue]) -> Iterator[tuple[bytes, Run]]:
 
 
 def _rest(cut: _Open) -> Iterator[tuple[bytes, Run]]:
+    """Return the runs of all rows that were not yielded yet."""
     return _stretches([(files, start, len(files)) for files, start in cut])
 
 
 def _before(key: bytes, cut: _Open) -> tuple[Iterator[tuple[bytes, Run]], _Open]:
-    """Those whose keys are smaller, and what is left of each."""
+    """Return the runs of all rows with keys below ``key``, and what remains of each record."""
     cuts = [(files, start, files.before(key, start)) for files, start in cut]
     return _stretches(cuts), [(files, end) for files, _, end in cuts if end < len(files)]
 
 
 def _stretches(cuts: list[tuple[PlainFiles, int, int]]) -> Iterator[tuple[bytes, Run]]:
+    """Yield runs of simple files with the keys of their first members; several parts are merged into one."""
     some = [Stretch(*cut) for cut in cuts if cut[1] < cut[2]]
     if len(some) > 1:
         files = joined([files.part(start, end) for files, start, end in some])
@@ -98,7 +110,12 @@ def _stretches(cuts: list[tuple[PlainFiles, int, int]]) -> Iterator[tuple[bytes,
 
 
 def pieces(records: Iterator[KeyValue], *, across: bool) -> Iterator[PieceOfArchive]:
-    """``across``: a piece may hold what is in several directories, and a large file makes one alone."""
+    """Yield the pieces that consist of the members of ``records``.
+
+    Args:
+      across: True for a compressed archive: a piece may contain members of several directories, and each large file is
+          a piece of its own.
+    """
     first, directory, members, size, runs = b"", b"", 0, 0, list[Run]()
     for start_key, whole in in_order(records):
         key, run = start_key, _opened_if_large(whole, members, size)
@@ -120,7 +137,11 @@ def pieces(records: Iterator[KeyValue], *, across: bool) -> Iterator[PieceOfArch
 
 
 def _opened_if_large(run: Run, members: int, size: int) -> Run:
-    """Plain files that may not all fit into one piece, beside what is there, are unpacked."""
+    """Return a record of simple files unpacked, if these may not all fit into the piece that has ``members`` and
+    ``size``.
+
+    Return other runs as they are.
+    """
     if not isinstance(run, bytes) or not is_of_plain(run):
         return run
     number = number_in(run)
@@ -130,11 +151,15 @@ def _opened_if_large(run: Run, members: int, size: int) -> Run:
 
 
 def _is_large_file(run: Run) -> bool:
+    """Return True if ``run`` is a single member that takes more than one frame."""
     return isinstance(run, bytes) and not is_of_plain(run) and size_in(run) > FRAME_BYTES
 
 
 def _fitting(run: Run, members: int, size: int) -> tuple[tuple[Run, int, int], Stretch | None]:
-    """What goes into a piece with so many members and bytes, how many these are, and the rest."""
+    """Split a run at the end of a piece that has ``members`` and ``size`` already.
+
+    Return the part that fits, its number of members and its bytes; then the rest, which is None if all of the run fits.
+    """
     if isinstance(run, bytes):
         return (run, number_in(run), size_in(run)), None
     files, start, last = run

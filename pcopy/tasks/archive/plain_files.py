@@ -1,7 +1,7 @@
-"""Plain files: regular ones of which there is nothing more to say than a header and a time. Those of one directory go
-from the scan into the archive together, packed.
+"""Simple files: regular files whose members consist of a ustar header, a time and the contents.
 
-They have one name, which is short, no attributes, no holes that are looked for, and a common time.
+They have one hard link, a short name, no extended attributes, a time that a header can hold, and are too small to be
+searched for holes. Those of one directory are handled together, in packed form, from the scan to the archive.
 """
 
 from __future__ import annotations
@@ -22,20 +22,22 @@ from pcopy.tasks.archive.described import LEAST_SPARSE, SIZE_BITS, Described, de
 from pcopy.walk.visitor import Found
 
 _PLAIN = 1 << SIZE_BITS
-"""Added to the size with which a value begins: it is one of ``PlainFiles``."""
+"""Bit that is set in the size with which a value begins, if it is a value of ``PlainFiles``."""
 _HEAD = 12
-"""Bytes of the size and the number of files."""
+"""Bytes of the size and of the number of files, with which the value of a record of ``PlainFiles`` begins."""
 
 _UID = 11
-"""Where in a row the number of the owner stands, in units of 4 bytes; that of the group is behind it."""
+"""Index of the uid in a row, in units of 4 bytes; the gid follows it."""
 
 Owners = dict[tuple[int, int], tuple[bytes, bytes]]
-"""The names of owner and group, by their numbers."""
+"""Names of user and group, by pairs of uid and gid."""
 
 
 class PlainFiles:
-    """Some of the directory ``path`` of a root, sorted by name; ``rows`` as in the batch ``Members``. ``prefix`` comes
-    before each name in the archive."""
+    """Simple files of the directory ``path`` of a root, sorted by name.
+
+    ``rows`` are packed as for the batch ``Members``. ``prefix`` precedes each name in the archive.
+    """
 
     def __init__(self, root: int, path: bytes, prefix: bytes, names: list[bytes], rows: bytes, owners: Owners) -> None:
         self.root = root
@@ -51,7 +53,7 @@ class PlainFiles:
 
     @property
     def offsets(self) -> array[int]:
-        """Where each begins, and at last where all end, in bytes of the archive."""
+        """The offset of each member from the first one, in bytes of the archive; the last number is the end of all."""
         if not self._offsets:
             wholes = memoryview(self.rows).cast("I")[MEMBER.size // 4 - 1 :: MEMBER.size // 4]
             self._offsets = array("Q", accumulate(wholes, initial=0))
@@ -59,28 +61,31 @@ class PlainFiles:
 
     @property
     def sizes(self) -> Sequence[int]:
-        """Bytes of the contents of each."""
+        """Bytes of the contents of each file."""
         return memoryview(self.rows).cast("Q")[1 :: MEMBER.size // 8]
 
     @property
     def _ids(self) -> set[tuple[int, int]]:
-        """The numbers of owners and groups."""
+        """The pairs of uid and gid that occur."""
         numbers, step = memoryview(self.rows).cast("I"), MEMBER.size // 4
         return {*zip(numbers[_UID::step], numbers[_UID + 1 :: step], strict=True)}
 
     def key(self, row: int) -> bytes:
+        """Return the key of the file in this row."""
         return key_of(self.root, self.path, self.names[row])
 
     def before(self, key: bytes, start: int) -> int:
-        """The first row from ``start`` on whose key is not smaller than that of an item of the directory."""
+        """Return the first row from ``start`` on whose key is not below ``key``, the key of an item of the same
+        directory."""
         return bisect_left(self.names, key[len(key_of(self.root, self.path, b"")) :], start)
 
     def part(self, start: int, end: int) -> PlainFiles:
+        """Return the files from row ``start`` up to row ``end``."""
         names, rows = self.names[start:end], self.rows[start * MEMBER.size : end * MEMBER.size]
         return PlainFiles(self.root, self.path, self.prefix, names, rows, self.owners)
 
     def described(self, row: int) -> Described:
-        """One of them, by itself."""
+        """Return the description of the file in this row."""
         inode, size, _, mtime, ctime, mode, uid, gid, _ = MEMBER.unpack_from(self.rows, row * MEMBER.size)
         name, (user, group) = self.names[row], self.owners[uid, gid]
         full, permissions = self.prefix + name, mode & 0o7777
@@ -89,19 +94,22 @@ class PlainFiles:
 
     @property
     def value(self) -> bytes:
-        """Of a record, as ``Described`` has it."""
+        """The value of a record that holds these files; it begins as the value of a ``Described`` does."""
         size = (_PLAIN | self.offsets[-1]).to_bytes(8, "big")
         fields = self.root, self.path, self.prefix, pack_names(self.names), self.rows, self.owners
         return size + len(self).to_bytes(4, "big") + marshal.dumps(fields)
 
     @property
     def record(self) -> KeyValue:
+        """The key and the value of the record."""
         return self.key(0), self.value
 
     @property
     def told(self) -> bytes:
-        """All that is said of them, but the number of the device, which is another one after the system has started
-        anew. Equal files have equal ones."""
+        """The description of the files as bytes, for a digest. Equal files give equal bytes.
+
+        The device number is left out, because it can change when the host is rebooted.
+        """
         rows = array("Q", self.rows)
         rows[2 :: MEMBER.size // 8] = array("Q", bytes(8 * len(self)))
         owners = self.owners if len(self.owners) == 1 else {ids: self.owners[ids] for ids in self._ids}
@@ -113,27 +121,28 @@ class PlainFiles:
 
 
 def is_of_plain(value: bytes) -> bool:
-    """Is it the value of ``PlainFiles``, not of a ``Described``?"""
+    """Return True if ``value`` is one of ``PlainFiles``, and not of a ``Described``."""
     return value[0] >= _PLAIN >> 56
 
 
 def number_in(value: bytes) -> int:
-    """How many members it is of."""
+    """Return the number of members that ``value`` holds."""
     return int.from_bytes(value[8:_HEAD], "big") if is_of_plain(value) else 1
 
 
 def plain_in(value: bytes) -> PlainFiles:
+    """Return the simple files that ``value`` holds."""
     root, path, prefix, names, rows, owners = marshal.loads(memoryview(value)[_HEAD:])
     return PlainFiles(root, path, prefix, unpack_names(names), rows, owners)
 
 
 def opened(value: bytes) -> bytes | PlainFiles:
-    """Plain files unpacked; another value as it is."""
+    """Return the simple files that ``value`` holds; if it holds another member, return ``value`` itself."""
     return plain_in(value) if is_of_plain(value) else value
 
 
 def alone(value: bytes) -> PlainFiles | None:
-    """A described file of which there is no more to say than of plain ones; None for all others."""
+    """Return the described file in ``value`` as ``PlainFiles`` if it is a simple file; None otherwise."""
     described = described_in(value)
     member = described.member
     is_plain = member.kind == FILE and member.size < LEAST_SPARSE and member.mtime in PLAIN_TIMES
@@ -148,7 +157,7 @@ def alone(value: bytes) -> PlainFiles | None:
 
 
 def joined(parts: Sequence[PlainFiles]) -> PlainFiles:
-    """Those of one directory, sorted."""
+    """Return the files of several ``parts``, which belong to one directory, sorted in one object."""
     if len(parts) == 1:
         return parts[0]
     names = [name for part in parts for name in part.names]
@@ -160,7 +169,10 @@ def joined(parts: Sequence[PlainFiles]) -> PlainFiles:
 
 
 def plain_rows(found: Found, rows: Sequence[int], prefix: bytes, owners: Owners) -> Sequence[int]:
-    """Which of some small files are plain, unless they have attributes; ``owners`` are those of all."""
+    """Return those of ``rows``, which are small files, that are simple files, unless they have extended attributes.
+
+    ``owners`` are the names of all owners that occur.
+    """
     columns = found.rows
     if (
         not columns.far
@@ -185,7 +197,7 @@ def plain_rows(found: Found, rows: Sequence[int], prefix: bytes, owners: Owners)
 def sorted_files(
     root: int, path: bytes, prefix: bytes, found: Found, rows: Sequence[int], owners: Owners
 ) -> PlainFiles:
-    """``rows`` are not empty."""
+    """Return the files in ``rows``, which are not empty, as ``PlainFiles``."""
     names, columns = found.names, found.rows
     if len(rows) < len(found):
         names, columns = [names[row] for row in rows], columns.chosen(rows)

@@ -1,4 +1,8 @@
-"""Headers are read: rank 0 looks for places from which others can read; spans of the archive are read by all ranks."""
+"""Search for members: rank 0 divides the archive into spans, and all ranks read the headers in these.
+
+A *simple* member is a regular file whose headers state only name, mode, owner, mtime and size. The C backend finds
+simple members; ``pcopy.archive.reader`` reads the others.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +31,21 @@ if TYPE_CHECKING:
     from pcopy.fsio.kernel.native_tar import PlainMembers, TarHeaders
 
 SPAN_MEMBERS = 256
+"""Number of members with which a span is long enough for a task."""
 SPAN_BYTES = 1 << 20
-"""Members and bytes with which a span is long enough for a task."""
+"""Bytes with which a span is long enough for a task."""
 MOST_SPANS = 1 << 16
-"""Offsets of an index up to which each one begins a span, as it does in those that ``ptar -c`` writes."""
+"""Number of offsets in an index up to which each offset begins a span. ``ptar -c`` writes indexes that are made for
+this."""
 TO_THE_END = 1 << 62
-"""The end of a span that goes on to the end of the archive."""
+"""End of a span that extends to the end of the archive."""
 _GAP = 64 << 10
-"""Bytes between two members from which only headers are read."""
+"""Distance between two members, in bytes, from which on only the headers are read."""
 
 
 class ReadHeaders(Kind, code=142, doing="looking for members", is_note=False):
-    """Rank 0 looks for places from which others can read members: in the index, or header by header."""
+    """Task of rank 0: divide the archive into spans, by its index or by its headers, and spawn a
+    ``ReadSpan`` for each."""
 
     def about(self) -> None:
         return None
@@ -49,7 +56,7 @@ class ReadHeaders(Kind, code=142, doing="looking for members", is_note=False):
 
 
 def _check_trailer(rank: Rank, result: Result) -> None:
-    """Report if the list of incomplete files at the end of the archive is damaged, or does not name all of them."""
+    """Report if the list of incomplete files at the end of the archive is damaged or incomplete."""
     archive, problem = rank.own(OpenArchive), None
     try:
         if archive.incomplete.has_more:
@@ -63,19 +70,20 @@ def _check_trailer(rank: Rank, result: Result) -> None:
 
 
 def find_spans(rank: Rank, result: Result, task_of: Callable[[int, int], Kind]) -> Steps:
-    """Spawns what ``task_of`` makes of where a span begins and ends, for all of the archive."""
+    """Spawn tasks for spans that cover the whole archive; ``task_of`` makes a task from the start and the end of a
+    span."""
     archive = rank.own(OpenArchive)
-    known = None
+    index = None
     try:
-        known = archive.contents.index()
+        index = archive.contents.index()
     except ValueError as error:
         path = shown(rank.options.archive_file + SUFFIX)
         result.notices.append(f"{path}: is not used: {error}; all headers are read instead: remove that file")
     except Problem as problem:
         stop(rank, "read", problem)
         return
-    if known is not None:
-        yield from _known_spans(known, result, task_of)
+    if index is not None:
+        yield from _known_spans(index, result, task_of)
         return
     start, number = 0, 0
     try:
@@ -88,13 +96,14 @@ def find_spans(rank: Rank, result: Result, task_of: Callable[[int, int], Kind]) 
                 start, number = offset, 0
             if not number % ITEMS_PER_SLICE:
                 yield None
-    except Problem:  # whoever reads what follows tells of it
+    except Problem:  # the task that reads the last span meets the same error, and reports it
         pass
     result.spawn(task_of(start, TO_THE_END), SPAN_BYTES)
 
 
 def _known_spans(known: Index, result: Result, task_of: Callable[[int, int], Kind]) -> Steps:
-    """Spawn the tasks for the spans of an index; those of an index with far too many offsets are joined."""
+    """Spawn the tasks for the spans of an index. If the index has more than ``MOST_SPANS`` offsets, short spans are
+    joined."""
     start, least = 0, SPAN_BYTES if len(known.points) > MOST_SPANS else 1
     for number, point in enumerate(chain(known.points, [known.end])):
         if point - start >= (1 if point == known.end else least):
@@ -106,7 +115,7 @@ def _known_spans(known: Index, result: Result, task_of: Callable[[int, int], Kin
 
 
 class ReadSpan(Kind, code=143, doing="reading headers", is_note=False):
-    """The members that begin from ``start`` on and before ``end``."""
+    """Task that reads the headers of the members that begin at the offset ``start`` or later, and before ``end``."""
 
     start: int
     end: int
@@ -121,32 +130,36 @@ class ReadSpan(Kind, code=143, doing="reading headers", is_note=False):
 
 
 class Sorter(Protocol):
-    """Takes what is found in a span."""
+    """Interface of a consumer of the members of a span.
+
+    ``take`` receives a member, ``take_plain`` simple members that the C backend has found, and ``damaged`` a damaged
+    place of the archive.
+    """
 
     takes_plain: bool
-    """Does it take members that are found in C?"""
+    """True if it accepts simple members that the C backend finds (``take_plain``)."""
     items_per_slice: int
-    """Members after which the rank looks up from its work."""
+    """Number of members after which the slice of a task ends."""
 
     def take_plain(self, found: PlainMembers) -> None: ...
 
     def damaged(self, damage: Damage) -> None: ...
 
     def take(self, found: FoundMember) -> bool:
-        """Is it a plain one?"""
+        """Take a member; return True if it is a simple one, so that the C backend may find the next ones."""
 
 
 def read_span(rank: Rank, sorter: Sorter, start: int, end: int) -> Steps:
-    """The members that begin from ``start`` on and before ``end``."""
+    """Pass the members that begin at ``start`` or later, and before ``end``, to ``sorter``."""
     last = None if end == TO_THE_END else end
     span = Span(rank, sorter, start, last)
     try:
         yield from span.read()
         if last is not None and span.at not in (last, -1):
-            text = f"what begins at byte {start:,} ends at byte {span.at:,}, and not where the next one begins"
+            text = f"the part from byte {start:,} on ends at byte {span.at:,}, not at the next offset in the index"
             sorter.damaged(Damage(start, b"", text))
-        if last is not None and span.known:  # an index of ours has no offsets behind a global header
-            text = "a header that says something of all that follows, which the index hides: remove the index"
+        if last is not None and span.known:  # pcopy writes no index with offsets behind a global header
+            text = "a global header, which the index hides from readers of later members: remove the index"
             sorter.damaged(Damage(start, b"", text))
     except Problem as problem:
         rest = "what follows" if last is None else f"what follows up to byte {last:,}"
@@ -154,8 +167,11 @@ def read_span(rank: Rank, sorter: Sorter, start: int, end: int) -> Steps:
 
 
 class Span:
-    """Goes through the members of a span. Those beside each other that are plain are found in C, if the kernel in C is
-    there; ``pcopy.archive.reader`` reads the others, up to the next plain one."""
+    """Reader of the members of a span.
+
+    Adjacent simple members are found by the C backend, if it is available. ``pcopy.archive.reader`` reads the others,
+    up to the next simple one.
+    """
 
     def __init__(self, rank: Rank, sorting: Sorter, start: int, end: int | None) -> None:
         self._archive, self._sorting = rank.own(OpenArchive), sorting
@@ -165,20 +181,21 @@ class Span:
         self._most_extents = rank.options.sparse_limit or LARGEST
         self._is_dense = end is not None and end - start <= 2 * SPAN_BYTES
         self.at = start
-        """Where the next member begins; -1 behind what is damaged."""
+        """The offset at which the next member begins; -1 after damage."""
         self.known: dict[bytes, bytes] = {}
         """The records of global headers."""
 
     def read(self) -> Steps:
-        """Raises ``Problem``."""
-        goes_on = self._headers is not None
-        if not goes_on:
+        """Read the span. Raise ``Problem`` if the archive cannot be read."""
+        may_be_simple = self._headers is not None
+        if not may_be_simple:
             yield from self._others(until_plain=False)
-        while goes_on and self.at < self._last:
+        while may_be_simple and self.at < self._last:
             yield from self._plain()
-            goes_on = self.at < self._last and (yield from self._others(until_plain=True))
+            may_be_simple = self.at < self._last and (yield from self._others(until_plain=True))
 
     def _plain(self) -> Steps:
+        """Find simple members by the C backend, up to one that is not simple or to the end of the span."""
         headers = self._headers
         assert headers is not None
         if not self._opened <= self.at < self._opened + len(self._window):
@@ -193,13 +210,17 @@ class Span:
             yield None
 
     def _open(self) -> None:
-        behind = self._opened + len(self._window)
-        is_near = self._is_dense if not self._window else self.at - behind < _GAP
+        """Read a window of the archive at ``at``: a large one if members are close together, otherwise a small one."""
+        window_end = self._opened + len(self._window)
+        is_near = self._is_dense if not self._window else self.at - window_end < _GAP
         self._window = self._archive.read(self.at, min(SPAN_BYTES if is_near else _GAP, self._last - self.at))
         self._opened = self.at
 
     def _others(self, *, until_plain: bool) -> Stepwise[bool]:
-        """Those that are not plain; after damage, and after a global header, all. May plain ones follow?"""
+        """Read members with ``pcopy.archive.reader``; return True if simple ones may follow.
+
+        With ``until_plain``, stop after a simple member, unless there was damage or a global header.
+        """
         has_damage = False
         found = members(self._read, number_of, self.at, self._end, self.known, self._most_extents)
         for number, each in enumerate(found):
@@ -215,6 +236,7 @@ class Span:
         return False
 
     def _read(self, offset: int, size: int) -> bytes:
+        """Return bytes of the archive, from the window if it contains them."""
         at = offset - self._opened
         if 0 <= at <= len(self._window) - size:
             return self._window[at : at + size]
@@ -222,7 +244,7 @@ class Span:
 
 
 class Headers:
-    """Of one rank: what finds plain members; None without the kernel in C."""
+    """The C finder of simple members, of one rank. ``in_c`` is None if the C backend is not available."""
 
     def __init__(self, rank: Rank) -> None:
         self.in_c: TarHeaders | None = None

@@ -1,7 +1,7 @@
-"""Separates the files that can be opened for certain from those that may be unreadable.
+"""Detection of files that may be unreadable, without opening each file.
 
-A file that cannot be opened is left out of an archive, and that must be known before the archive is laid out. Most
-files need not be opened for it: their modes and the rights of this process show that they can be.
+A file that cannot be opened is left out of an archive, and that must be known before the archive is laid out. The modes
+of most files and the rights of this process show that they can be opened.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.walk.visitor import Found
 
 _NFS = 0x6969
-"""Servers apply rights of their own to root (``root_squash``), but show the modes by which they decide."""
-_UNKNOWN_RIGHTS = (FUSE, 0xFF534D42, 0xFE534D42)  # and CIFS, SMB
-"""Types of file systems that may refuse any file, and whose modes may be made up."""
+"""Type of NFS. Servers may restrict root (``root_squash``), but the modes that they show are those by which they
+decide."""
+_UNKNOWN_RIGHTS = (FUSE, 0xFF534D42, 0xFE534D42)  # CIFS, SMB2
+"""Types of file systems (FUSE, SMB, CIFS) that may refuse to open any file, and whose modes can be invented."""
 
 
 class Readable:
-    """Of one rank."""
+    """The rights of this process to read files, and the types of file systems, which are cached."""
 
     def __init__(self, rank: Rank) -> None:
         self._user, self._groups = os.geteuid(), {os.getegid(), *os.getgroups()}
@@ -33,7 +34,7 @@ class Readable:
         """The type of each file system, by its st_dev."""
 
     def doubtful(self, found: Found, rows: Sequence[int]) -> Sequence[int]:
-        """Return those of ``rows``, which are regular files, that may be unreadable; empty files need not be read."""
+        """Return those of ``rows``, which are regular files, that may be unreadable. Empty files need not be read."""
         if not rows:
             return ()
         columns = found.rows
@@ -45,15 +46,18 @@ class Readable:
         return [row for row in rows if columns.size[row] and not self._allows(found, row)]
 
     def may_refuse(self, found: Found, row: int, xattrs: Sequence[tuple[str, bytes]]) -> bool:
-        """Return True if a file may be unreadable; ``xattrs`` may hold an ACL, which can deny what its mode allows."""
+        """Return True if a file may be unreadable. ``xattrs`` can contain an ACL, which may deny what the
+        mode allows."""
         has_acl = not self._reads_all and found.rows.size[row] and any(name == ACCESS_ACL for name, _ in xattrs)
         return bool(has_acl or self.doubtful(found, (row,)))
 
     def _kind(self, device: int, descriptor: int) -> int:
+        """Return the type of the file system ``device``, on which the directory ``descriptor`` lies; FUSE if it is
+        unknown."""
         kind = self._kinds.get(device)
         if kind is None:
             try:
-                if os.fstat(descriptor).st_dev != device:  # of a file on which another one is mounted
+                if os.fstat(descriptor).st_dev != device:  # another file is mounted on this one
                     return FUSE
                 kind = self._kinds[device] = libc.type_of_file_system(descriptor)
             except OSError:

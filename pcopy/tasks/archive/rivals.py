@@ -1,13 +1,16 @@
-"""Several members that claim one name, or the same inode: what tar does, which takes them in their order.
+"""Conflicts between members that have the same name, and hard links to such names. They are resolved as tar does by
+extracting members in order.
 
-Of members of one kind the last one counts, and nobody has to be asked (``FoundMembers.by_directory``). Otherwise the
-owner of a name compares: members called so, directories called so, and links to it, for which there are marks
-(``pcopy.tasks.archive.names``).
+If all members of a name are of one type, the last one is used (``FoundMembers.by_directory``). Otherwise the owner of
+the name compares three things: the members of that name, the directories of that name, and the links to it. The latter
+two are known by marks (``pcopy.tasks.archive.names``).
 
-- A file and a directory: a directory takes the place of a file, a file that of an empty directory. So for some
-  stretches of the archive the name is that of a file, and what is below it fails there. All ranks are told of these.
-- Links to a name that a link has, or that several members have: rank 0 follows them to the member that each one means.
-  One that means a member which a later one has taken the place of becomes a file of its own, with these contents.
+- A file and a directory have the same name. A later directory replaces a file, and a later file replaces an empty
+  directory. So in some stretches of the archive the name is that of a file, and members below it fail there. These
+  stretches are sent to all ranks.
+- A link refers to the name of another link, or to a name that several members have. Rank 0 finds out which member each
+  one refers to. If a later member has replaced that one, the link becomes a regular file with the contents of the
+  replaced member.
 """
 
 from __future__ import annotations
@@ -29,18 +32,20 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import Result
 
 _AT_ONCE = 256
-"""Links that are handed on together."""
+"""Number of links that are sent together."""
 
 
 class CompareRivals(Kind, code=154, doing="comparing names", is_note=False):
-    """Of one rank: the names that it owns, and what others have told of them."""
+    """Task of each rank: compare the members and the marks of the names that it owns, and report the conflicts."""
 
     def about(self) -> None:
         return None
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        with suppress(Problem):  # whoever reads it tells of that
-            _ = rank.own(OpenArchive).contents  # before any member takes its name
+        # Open the archive before any extracted member can replace it under its name. An error is reported
+        # by the tasks that read it.
+        with suppress(Problem):
+            _ = rank.own(OpenArchive).contents
         found, links = rank.own(FoundMembers), list[KeyValue]()
         for rival in compared(found.members.sorted(), found.marks.sorted()):
             if rival is None:
@@ -57,8 +62,8 @@ class CompareRivals(Kind, code=154, doing="comparing names", is_note=False):
             result.spawn(LinkRivalNote(marshal.dumps(links)), owner=0)
 
 
-class RivalNote(Note, code=155, doing="noting names"):
-    """A path that is a file's and a directory's, and packed, the stretches of the archive where it is a file's."""
+class RivalNote(Note, code=155, doing="recording names"):
+    """Note to each rank: ``path`` is a file in the packed ``stretches`` of the archive, and a directory elsewhere."""
 
     path: bytes
     stretches: bytes
@@ -67,8 +72,8 @@ class RivalNote(Note, code=155, doing="noting names"):
         rank.own(Rivals)[self.path] = NumberPairs.unpacked(self.stretches)
 
 
-class LinkRivalNote(Note, code=156, doing="noting hard links"):
-    """Records of links that rank 0 has to follow, packed."""
+class LinkRivalNote(Note, code=156, doing="recording hard links"):
+    """Note to rank 0: records of links that it must resolve, packed."""
 
     links: bytes
 
@@ -77,17 +82,18 @@ class LinkRivalNote(Note, code=156, doing="noting hard links"):
 
 
 class LinkRivals:
-    """On rank 0: records of links, sorted by their places in the archive."""
+    """The records of links to be resolved, on rank 0, sorted by their offsets in the archive."""
 
     def __init__(self, rank: Rank) -> None:
         self.links = ExternalSorter(rank.open_spool)
 
     def close(self) -> None:
+        """Close the sorter and its spool."""
         self.links.close()
 
 
 class FollowLinks(Kind, code=157, doing="following hard links", is_note=False):
-    """Rank 0 finds the meaning of each link, and sends it to the owner of the link's directory."""
+    """Task of rank 0: resolve links, and send the results to the owners of their directories."""
 
     def about(self) -> None:
         return None

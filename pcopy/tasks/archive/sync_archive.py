@@ -1,4 +1,4 @@
-"""SyncArchive: what each rank has written of the archive is brought to storage."""
+"""Syncing of the archive, after all of it was written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pcopy.tasks.base.storing import data_stored
 
 
 class SyncArchive(Kind, code=141, doing="syncing the archive", is_note=False):
-    """Of one rank."""
+    """Task of each rank: bring what it has written of the archive to stable storage."""
 
     def about(self) -> None:
         return None

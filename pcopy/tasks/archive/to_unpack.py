@@ -1,7 +1,8 @@
-"""A member that is to be unpacked, as tasks and sorters carry it: packed, with its path as the key.
+"""Members to be extracted, in the packed form in which tasks and sorters carry them.
 
-Most are plain: regular files of which a header says nothing unusual. These are rows of numbers (``PLAIN_WORDS`` of 8
-bytes each), which C finds in headers, and which become the columns of a batch.
+Most members are simple: regular files whose headers state only name, mode, owner, mtime and size. Each of these is a
+row of ``PLAIN_WORDS`` numbers of 8 bytes. C finds the rows in headers, and they become the columns of a batch. The path
+of a simple member is only in its key.
 """
 
 from __future__ import annotations
@@ -19,29 +20,38 @@ from pcopy.tasks.base.values import NOWHERE, Place
 
 _NONE = Identity(-1, -1)
 _PLAIN = struct.Struct("=IIIIQQq")
-"""A zero, which no other packed member begins with; mode, owner, group, where its contents stand, size, mtime."""
+"""A packed simple member: a zero, with which no other packed member begins; mode, uid, gid, offset of the contents in
+the archive, size, mtime."""
 PLAIN_WORDS = 5
-"""Of 8 bytes, of which a row consists."""
+"""Number of 8-byte words of a packed simple member."""
 
 
 def key_of(directory: bytes, name: bytes, at: int) -> bytes:
-    """What members and marks are sorted by: ``at`` is their place in the archive."""
+    """Return the key by which members and marks are sorted; ``at`` is the offset in the archive."""
     return b"%b\0\0%b\0%016x" % (order_key(directory), name, at)
 
 
 def path_in(key: bytes) -> bytes:
-    """Of a key without its place."""
+    """Return the path in a key from which the offset was removed."""
     directory, _, name = key.partition(b"\0\0")
     return directory.replace(b"\0", b"/") + b"/" + name if directory else name
 
 
 def place_of(path: bytes) -> Place:
+    """Return the ``Place`` of the directory ``path`` below the target, without identities."""
     return Place(0, path, _NONE, NOWHERE, False, False)
 
 
 class ToUnpack(NamedTuple):
-    """A member, called ``name`` in the directory ``path`` below the target (``b""``: that directory itself), whose
-    contents stand at ``data`` of the archive. ``trouble``: what of its metadata can't be had."""
+    """A member that is to be extracted.
+
+    Fields:
+      path: the directory below the target.
+      name: the name in the directory; empty if the member is that directory itself.
+      data: the offset of its contents in the archive.
+      member: the member.
+      trouble: an error about metadata or contents that it lacks; empty if it is complete.
+    """
 
     path: bytes
     name: bytes
@@ -50,20 +60,26 @@ class ToUnpack(NamedTuple):
     trouble: str = ""
 
     def packed(self) -> bytes:
+        """Return the member as bytes, in the general form."""
         return marshal.dumps((self.path, self.name, self.data, self.member.primitives, self.trouble))
 
     @classmethod
     def unpacked(cls, packed: bytes, path: bytes = b"", name: bytes = b"") -> ToUnpack:
-        """``path`` and ``name`` are those of a plain one, which does not hold them."""
+        """Return the member of which ``packed`` was made.
+
+        Args:
+          path, name: path and name of a simple member, whose packed form does not contain them.
+        """
         if is_plain(packed):
             _, mode, uid, gid, data, size, mtime = _PLAIN.unpack(packed)
             return cls(path, name, data, Member(name, FILE, mode, uid, gid, mtime, size))
-        path, name, data, told, trouble = marshal.loads(packed)
-        return cls(path, name, data, Member.from_primitives(told), trouble)
+        path, name, data, primitives, trouble = marshal.loads(packed)
+        return cls(path, name, data, Member.from_primitives(primitives), trouble)
 
 
 def packed_at(path: bytes, member: Member, data: int, trouble: str) -> bytes:
-    """Return the ``member`` that goes to ``path``, and whose contents stand at ``data``, packed."""
+    """Return the ``member`` as packed bytes; it is extracted to ``path``, and its contents stand at the offset
+    ``data``."""
     if member.kind == DIRECTORY:
         return ToUnpack(path, b"", data, member, trouble).packed()
     directory, _, name = path.rpartition(b"/")
@@ -71,18 +87,22 @@ def packed_at(path: bytes, member: Member, data: int, trouble: str) -> bytes:
 
 
 def is_plain(packed: bytes) -> bool:
+    """Return True if ``packed`` is a simple member."""
     return not packed[0]
 
 
 def packed_plain(data: int, member: Member, uid: int, gid: int) -> bytes:
-    """A plain member, with the owner and group that it gets; empty if a row can't hold it."""
+    """Return a simple member, with the uid and gid that it gets, as packed bytes; empty if its time does not fit."""
     if not FIRST < member.mtime < LAST:
         return b""
     return _PLAIN.pack(0, member.mode, uid, gid, data, member.size, member.mtime)
 
 
 class PlainRows:
-    """Plain members of one directory, in columns: ``places`` are those of their contents in the archive."""
+    """Simple members of one directory in columns.
+
+    ``places`` are the offsets of their contents in the archive, ``sizes`` the bytes of their contents.
+    """
 
     def __init__(self, names: Sequence[bytes], packed: bytes) -> None:
         words = array("Q", packed)
@@ -96,24 +116,27 @@ class PlainRows:
         return len(self.names)
 
     def chosen(self, rows: Iterable[int]) -> PlainRows:
+        """Return the members in these ``rows``."""
         rows, size = list(rows), _PLAIN.size
         packed = b"".join([self.packed[row * size : (row + 1) * size] for row in rows])
         return PlainRows([self.names[row] for row in rows], packed)
 
     def in_order(self) -> PlainRows:
-        """As their contents stand in the archive."""
+        """Return the members in the order of the archive."""
         rows = sorted(range(len(self)), key=self.places.__getitem__)
         return self if rows == list(range(len(self))) else self.chosen(rows)
 
     def member(self, path: bytes, row: int) -> ToUnpack:
+        """Return the member in this row; ``path`` is its directory."""
         size = _PLAIN.size
         return ToUnpack.unpacked(self.packed[row * size : (row + 1) * size], path, self.names[row])
 
     def members(self, path: bytes) -> list[ToUnpack]:
+        """Return all members; ``path`` is their directory."""
         return [self.member(path, row) for row in range(len(self))]
 
     def columns(self, start: int, end: int) -> Rows:
-        """``MADE`` of some."""
+        """Return the columns ``MADE`` of the rows from ``start`` up to ``end``, for a batch."""
         rows = Rows(0, MADE)
         rows.number = end - start
         step, halves = 2 * PLAIN_WORDS, self._halves[2 * PLAIN_WORDS * start : 2 * PLAIN_WORDS * end]

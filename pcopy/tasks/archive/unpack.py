@@ -1,9 +1,11 @@
-"""Unpack hands on what belongs into the directories of one rank; ExtractMembers unpacks some of one directory.
+"""Extraction: ``Unpack`` divides the members that a rank owns into tasks, and ``ExtractMembers`` extracts some of one
+directory.
 
-Directories are made when something is to be put into them, ours alone (0700), and get their metadata last
-(``finish_members``); one that no member tells of gets the mode that any new one has. Everything is reached from the
-target's descriptor, a name at a time, following no link: so no member leaves the target, whatever lies in it or is put
-into it meanwhile.
+A directory is created when something is to be extracted into it, with the mode 0700. It gets its metadata at the end
+(``finish_members``). A directory that no member describes gets the default mode of a new directory.
+
+Every path is resolved from the descriptor of the target, one component at a time, and without following symbolic links.
+So no member can be written outside the target, whatever is in the target, or is created there meanwhile.
 """
 
 from __future__ import annotations
@@ -45,15 +47,16 @@ from pcopy.tasks.files.existing import look
 from pcopy.text import shown
 
 _IN_THE_WAY = (errno.ENOTDIR, errno.ELOOP)
+"""Errors of opening a directory whose name another item has."""
 _LONG = 0.02
-"""Seconds after which the other members are left to a further task."""
+"""Seconds after which the remaining members are left to another task."""
 BATCH_BYTES = 4 << 20
-"""Bytes with which a task gets no more members."""
+"""Bytes of contents with which a task gets no more members."""
 _NO_ROWS = range(0)
 
 
 class Unpack(Kind, code=145, doing="sorting members", is_note=False):
-    """Of one rank: all members of its directories."""
+    """Task of each rank: spawn the tasks that extract the members of its directories."""
 
     def about(self) -> None:
         return None
@@ -64,7 +67,10 @@ class Unpack(Kind, code=145, doing="sorting members", is_note=False):
 
 
 def _batches(found: InDirectory) -> Iterator[ExtractMembers]:
-    """Large files make batches alone, as far as others of their sort go."""
+    """Yield the tasks that extract the members of a directory or of a portion of it.
+
+    Simple members and others are divided separately; a task gets a batch of each.
+    """
     names, values, others = found.names, found.values, found.others
     rest = list[bytes]()
     if any(map(itemgetter(0), values)):
@@ -81,6 +87,7 @@ def _batches(found: InDirectory) -> Iterator[ExtractMembers]:
 
 
 def _cut(sizes: Sequence[int]) -> Iterator[range]:
+    """Yield ranges of rows whose ``sizes`` sum up to about ``BATCH_BYTES``."""
     start = size = 0
     if sum(sizes) >= BATCH_BYTES:
         for at, each in enumerate(sizes):
@@ -93,11 +100,17 @@ def _cut(sizes: Sequence[int]) -> Iterator[range]:
 
 
 class ExtractMembers(Kind, code=146, doing="unpacking", is_note=False):
-    """Members of one directory: ``values``, packed, and the ``plain`` ones called ``names``. Besides there were
-    ``superseded`` ones, which later ones of their name have taken the place of.
+    """Task that extracts members of the directory ``path``.
 
-    A job that is told to stop drops a task between two of its slices, and nothing of that is told. So a task that has
-    made something ends without a further slice, and leaves the other members to a new one.
+    Fields:
+      values: members that are not simple, packed.
+      superseded: the number of earlier members of the same names, which are counted as skipped.
+      path: the directory below the target.
+      names: the names of the simple members.
+      plain: the simple members, packed.
+
+    If a job stops, its tasks are dropped between two slices, and the counts of a dropped task are lost. So a task that
+    has created something ends without another slice, and leaves the remaining members to a new task.
     """
 
     values: bytes
@@ -122,35 +135,38 @@ class ExtractMembers(Kind, code=146, doing="unpacking", is_note=False):
             return
         if not members and not plain:
             return
-        is_told = bool(members) and not members[0].name
+        has_directory = bool(members) and not members[0].name
         try:
-            directory = open_or_make(rank, result, path, replaces=is_told)
+            directory = open_or_make(rank, result, path, replaces=has_directory)
             status = status_of(directory)
             inherits = bool(path) and may_inherit_acl(directory, status.st_uid)
             rank.learn_times(directory, status.st_dev, result.notices)
         except Problem as problem:
             _not_opened(rank, result, _left(path, members, plain), problem)
             return
-        if is_told:
+        if has_directory:
             result.count(counts.DIRECTORIES)
             result.items.did(Action.COPY, place_of(path), b"", type_of(members[0].member.st_mode))
             finish_later(rank, result, members.pop(0))
-        left = yield from make_plain(rank, result, directory, path, plain, inherits=inherits)
-        if left.unbegun:
-            result.spawn(_left(path, [], plain.chosen(left.unbegun)), len(left.unbegun) * CALL_COST)
-        members += plain.chosen(left.care).members(path)
-        has_begun = bool(left.made or is_told or self.superseded or rivals)
+        remaining = yield from make_plain(rank, result, directory, path, plain, inherits=inherits)
+        if remaining.unbegun:
+            result.spawn(_left(path, [], plain.chosen(remaining.unbegun)), len(remaining.unbegun) * CALL_COST)
+        members += plain.chosen(remaining.care).members(path)
+        has_begun = bool(remaining.made or has_directory or self.superseded or rivals)
         yield from _unpack_each(rank, result, directory, path, members, inherits=inherits, has_begun=has_begun)
 
 
 def _unpack_each(
     rank: Rank, result: Result, directory: int, path: bytes, members: list[ToUnpack], *, inherits: bool, has_begun: bool
 ) -> Steps:
-    """Those ``members`` of the open ``directory`` that want care; ``has_begun``: has the task made something before?"""
+    """Extract the ``members`` of the open ``directory`` that need the slow path.
+
+    ``has_begun`` is true if the task has created something before.
+    """
     extracting = Extracting(rank, result, directory, path, inherits=inherits)
     until, links = time.monotonic() + _LONG, [each for each in members if each.member.kind == LINK]
     rest = [each for each in members if each.member.kind != LINK]
-    rest.sort(key=lambda each: -each.data)  # as they are read, whatever they are called
+    rest.sort(key=lambda each: -each.data)  # the last one is extracted first: so they are read in order
     while rest:
         each = rest[-1]
         if has_begun and (time.monotonic() > until or not extracting.is_quick(each.member)):
@@ -172,12 +188,17 @@ def _unpack_each(
 
 
 def _left(path: bytes, members: Sequence[ToUnpack], plain: PlainRows) -> ExtractMembers:
+    """Return a task for members that remain."""
     values = marshal.dumps([each.packed() for each in members])
     return ExtractMembers(values, 0, path, pack_names(plain.names), plain.packed)
 
 
 def _not_opened(rank: Rank, result: Result, task: ExtractMembers, problem: Problem) -> None:
-    """The directory of what the task unpacks, which may be there when all directories are that a member tells of."""
+    """Handle the error that the directory of a ``task`` could not be opened or created.
+
+    If another item has its name, the task is spawned again for the phase UNPACK_AGAIN: the directory can exist by then,
+    if a member describes it. Otherwise all members of the task are reported as failed.
+    """
     members = list(map(ToUnpack.unpacked, marshal.loads(task.values)))
     plain = PlainRows(unpack_names(task.names, len(task.plain)), task.plain)
     if problem.errno in _IN_THE_WAY and result.phase == UNPACK:
@@ -185,7 +206,9 @@ def _not_opened(rank: Rank, result: Result, task: ExtractMembers, problem: Probl
         result.spawn(task, (len(members) + len(plain)) * CALL_COST, phase=UNPACK_AGAIN)
         return
     of_members = _of_what_lies_in(problem, task.path)
-    if of_members is not problem and not (members and not members[0].name):  # perhaps no member is this directory
+    if of_members is not problem and not (
+        members and not members[0].name
+    ):  # no member of the task reports the failure of this directory
         parent, _, name = task.path.rpartition(b"/")
         rank.failed(problem, place_of(parent), name)
     for each in [*members, *plain.members(task.path)]:
@@ -194,18 +217,19 @@ def _not_opened(rank: Rank, result: Result, task: ExtractMembers, problem: Probl
 
 
 def _of_what_lies_in(problem: Problem, path: bytes) -> Problem:
-    """Return the ``Problem`` of what is to be unpacked into the directory ``path``, which could not be made.
+    """Return the error of members whose directory ``path`` could not be created because of ``problem``.
 
-    Its operation is none that a full file system refuses: the members do not count towards the end of the job.
+    It has another operation than mkdir. A full file system stops a job after some failures of operations that need
+    space, and the members must not count as such.
     """
     if problem.operation != "mkdir":
         return problem
-    text = f"the directory {shown(path)} could not be made"
+    text = f"the directory {shown(path)} could not be created"
     return Problem("open", problem.errno or errno.EIO, text=text)
 
 
 def _allowed(rivals: Rivals, members: Iterable[ToUnpack], result: Result) -> Iterator[ToUnpack]:
-    """Without those whose names are another's."""
+    """Yield the members that conflicts of names do not exclude. Others are counted as skipped or failed."""
     for each in members:
         try:
             if rivals.refuse(each):
@@ -217,29 +241,34 @@ def _allowed(rivals: Rivals, members: Iterable[ToUnpack], result: Result) -> Ite
 
 
 def open_or_make(rank: Rank, result: Result, path: bytes, *, replaces: bool = False) -> int:
-    """The directory ``path`` below the target, open; it is made, with all above it, if it is not there.
+    """Return a descriptor of the directory ``path`` below the target; create it, and missing ones above it.
 
-    ``replaces``: what else has its name is removed, as tar does. Raises ``Problem``.
+    Raise ``Problem`` if that fails.
+
+    Args:
+      replaces: True if a member describes the directory, so that an item of its name that is no directory is removed,
+          as tar does.
     """
     directory = _opened(rank, path)
     if directory >= 0:
         return directory
-    at, around = b"", rank.targets[0].open(b"")
+    at, parent = b"", rank.targets[0].open(b"")
     for name in path.split(b"/"):
         at = at + b"/" + name if at else name
         directory = _opened(rank, at)
         if directory >= 0:
-            around = directory
+            parent = directory
             continue
         try:
-            around = _made(rank, result, around, at, replaces=replaces and at == path)
+            parent = _made(rank, result, parent, at, replaces=replaces and at == path)
         except Problem as problem:
             raise problem if at == path else _of_what_lies_in(problem, at) from None
-    return around
+    return parent
 
 
 def _opened(rank: Rank, path: bytes) -> int:
-    """-1 if it is no directory, or not there."""
+    """Return a descriptor of the directory ``path``; -1 if it does not exist or is no directory. Raise ``Problem``
+    otherwise."""
     try:
         return rank.targets[0].open(path)
     except Problem as problem:
@@ -249,24 +278,30 @@ def _opened(rank: Rank, path: bytes) -> int:
 
 
 def _chmod(directory: Handle, mode: int) -> None:
+    """Set the permission bits of a directory. Raise ``Problem`` if that fails."""
     with failing("chmod"):
         os.chmod(directory, mode)
 
 
-def _made(rank: Rank, result: Result, around: int, path: bytes, *, replaces: bool) -> int:
-    """As ``open_or_make``, in the open directory ``around``, where it was not a moment ago."""
+def _made(rank: Rank, result: Result, parent: int, path: bytes, *, replaces: bool) -> int:
+    """Create the directory ``path`` in the open directory ``parent``, and return its descriptor.
+
+    It is no error if another rank has created it meanwhile. Raise ``Problem`` if it cannot be created. ``replaces`` as
+    for ``open_or_make``.
+    """
     name = path.rpartition(b"/")[2]
-    present = look(around, name)
+    present = look(parent, name)
     if present is not None and not stat.S_ISDIR(present.st_mode):
         if not replaces:
-            what = "a symbolic link" if stat.S_ISLNK(present.st_mode) else "a file"
-            raise Problem("open", errno.ENOTDIR, text=f"{what} has the name of the directory {shown(path)}")
+            existing_item = "a symbolic link" if stat.S_ISLNK(present.st_mode) else "a file"
+            raise Problem("open", errno.ENOTDIR, text=f"{existing_item} has the name of the directory {shown(path)}")
         rank.own(OpenArchive).spare(present)
         with failing("unlink"), suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=around)
+            os.unlink(name, dir_fd=parent)
     made = False
     try:
-        os.mkdir(name, 0o700, dir_fd=around)
+        # Only this user may enter it until all members in it were extracted.
+        os.mkdir(name, 0o700, dir_fd=parent)
         made = True
     except FileExistsError:
         pass
@@ -279,6 +314,6 @@ def _made(rank: Rank, result: Result, around: int, path: bytes, *, replaces: boo
         mode = status_of(directory).st_mode & stat.S_ISGID | 0o777 & ~rank.options.umask
         try:
             with_handle(directory, lambda handle: _chmod(handle, mode))
-        except Problem as problem:  # what lies in it is unpacked nevertheless
+        except Problem as problem:  # its members can be extracted nevertheless
             result.warn(place_of(path), b"", f"its mode {mode:04o} could not be set: {problem.strerror}")
     return directory

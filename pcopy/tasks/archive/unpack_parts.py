@@ -1,8 +1,10 @@
-"""A large member is unpacked in parts, by all ranks at once, into a temporary file beside its name.
+"""Extraction of a large member in parts, by all ranks in parallel, into a temporary file in the directory of its name.
 
-The rank that has made the file waits for all parts (``PartUnpacked``), and then gives it its metadata and its name. So
-nothing has that name before it is whole. One task unpacks a sparse member, and any of a plain archive where both sides
-are local file systems: several writers of a file would only wait for its lock there (``pcopy.fsio.ways``).
+The rank that has created the file waits for all parts (``PartUnpacked``), then applies the metadata and renames the
+file. So the final name never shows an incomplete file.
+
+A sparse member is extracted by one task. So is any member of an uncompressed archive if both sides are local file
+systems: several writers of one file would only wait for its lock there (``pcopy.fsio.ways``).
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from pcopy.tasks.files.existing import look
 
 
 def in_parts(rank: Rank, directory: int, member: Member) -> bool:
-    """Is the member worth it, in the open ``directory``? Raises ``Problem``."""
+    """Return True if ``member`` is to be extracted in parts into the open ``directory``. Raise ``Problem``
+    on an error."""
     if rank.options.sequential or member.kind != FILE or member.extents is not None or not rank.splits(member.size):
         return False
     archive = rank.own(OpenArchive).plain_descriptor
@@ -42,7 +45,7 @@ def in_parts(rank: Rank, directory: int, member: Member) -> bool:
 
 
 def begin_parts(rank: Rank, result: Result, directory: int, each: ToUnpack) -> None:
-    """Makes the file, empty, and leaves its parts to whoever has time. Raises ``Problem``."""
+    """Create the temporary file, and spawn the tasks that extract the parts. Raise ``Problem`` if that fails."""
     temporary, size = rank.temporary_names.next(), each.member.size
     rank.own(OpenArchive).spare(look(directory, each.name))
     with NewFile.at(directory, temporary) as new:
@@ -59,9 +62,18 @@ def begin_parts(rank: Rank, result: Result, directory: int, each: ToUnpack) -> N
 
 
 class UnpackPart(Kind, code=180, doing="unpacking a part of", is_note=False):
-    """The bytes from ``start`` to ``end`` of a file of ``size``, which is to be called ``name`` in the directory
-    ``path``: those contents stand at ``data`` of the archive. The rank ``teller`` has ``made`` it as ``temporary``;
-    ``shown`` as in ``OpenFile``."""
+    """Task that extracts the bytes from ``start`` to ``end`` of a large file.
+
+    Fields:
+      path, name: directory and name of the file below the target.
+      temporary: the name of the temporary file.
+      made: the identity of the temporary file.
+      size: the bytes of the whole file.
+      data: the offset in the archive at which the contents of the file begin.
+      start, end: the range of the part in the file.
+      teller: the rank that has created the temporary file, and waits for the parts.
+      shown: mode and owner that the server shows for the temporary file, if they differ from those that it was given.
+    """
 
     path: bytes
     name: bytes
@@ -78,15 +90,15 @@ class UnpackPart(Kind, code=180, doing="unpacking a part of", is_note=False):
         return place_of(self.path), self.name
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        told: Plain | None = None
+        failure: Plain | None = None
         try:
             yield from self._unpack(rank)
         except Problem as problem:
-            told = problem.plain
-        result.spawn(PartUnpacked(self.temporary, told), owner=self.teller)
+            failure = problem.plain
+        result.spawn(PartUnpacked(self.temporary, failure), owner=self.teller)
 
     def _unpack(self, rank: Rank) -> Steps:
-        """Raises ``Problem``."""
+        """Write the part into the temporary file. Raise ``Problem`` if that fails."""
         writing = reopen(rank.targets[0].open(self.path), self.temporary, self.made, self.size, self.shown)
         try:
             length = self.end - self.start
@@ -94,7 +106,9 @@ class UnpackPart(Kind, code=180, doing="unpacking a part of", is_note=False):
             for moved in throttled(steps, rank.throttle):
                 rank.counters[counts.MOVED] += moved
                 yield None
-            if rank.options.sync and rank.hosts.number > 1:  # no other host can store what this one has in its cache
+            if (
+                rank.options.sync and rank.hosts.number > 1
+            ):  # another host cannot sync what is in the page cache of this one
                 yield from data_stored(rank, writing)
         except BaseException:
             abandon(writing)
@@ -102,8 +116,8 @@ class UnpackPart(Kind, code=180, doing="unpacking a part of", is_note=False):
         close_written(writing)
 
 
-class PartUnpacked(Note, code=181, doing="noting a part of a file"):
-    """A part of the file ``temporary`` is there, or has met a problem."""
+class PartUnpacked(Note, code=181, doing="recording a part of a file"):
+    """Note to the rank that waits for the parts of the file ``temporary``: one part is written, or has failed."""
 
     temporary: bytes
     problem: Plain | None
@@ -115,7 +129,10 @@ class PartUnpacked(Note, code=181, doing="noting a part of a file"):
 
 
 class UnpackedFile(NamedTuple):
-    """A member whose parts are unpacked, into the file that was ``made`` as ``temporary``."""
+    """A large member (``told``) that is being extracted into the file ``temporary``, whose identity is ``made``.
+
+    ``shown`` are mode and owner that the server shows for that file, if they differ from those that it was given.
+    """
 
     told: ToUnpack
     temporary: bytes
@@ -124,52 +141,55 @@ class UnpackedFile(NamedTuple):
 
 
 class UnpackedFiles(Ledger[bytes, UnpackedFile, PartUnpacked]):
-    """Those that this rank has made, by their temporary names."""
+    """The large files whose parts this rank waits for, by their temporary names."""
 
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank)
         self._unnamed: dict[bytes, UnpackedFile] = {}
-        """Those that are whole, and wait for storage."""
+        """Files whose parts are complete, and which are synced before they get their names."""
 
     def noted(self, awaited: Awaited[UnpackedFile], note: PartUnpacked) -> None:
+        """Store the error of a part, and remove the temporary file."""
         if note.problem is not None and awaited.problem is None:
             awaited.problem = Problem.from_plain(note.problem)
-            self._remove(awaited.opened)  # so that parts still to come end quickly
+            self._remove(awaited.opened)  # so that the remaining parts fail at once
 
     def ended(self, awaited: Awaited[UnpackedFile], result: Result) -> Steps:
-        file, told = awaited.opened, awaited.opened.told
+        """Finish a file after its last part, or report it as failed."""
+        file, member = awaited.opened, awaited.opened.told
         self._unnamed[file.temporary] = file
         try:
             if awaited.problem is not None:
                 raise awaited.problem
             yield from self._finish(file, result)
         except Problem as problem:
-            result.fail(place_of(told.path), told.name, problem, told.member.size, retry=Tried.NEVER)
+            result.fail(place_of(member.path), member.name, problem, member.member.size, retry=Tried.NEVER)
         del self._unnamed[file.temporary]
 
     def _finish(self, file: UnpackedFile, result: Result) -> Steps:
-        """It is whole. Raises ``Problem``."""
-        rank, told = self._rank, file.told
-        directory = rank.targets[0].open(told.path)
+        """Apply the metadata of a complete file, and give it its final name. Raise ``Problem`` if that fails."""
+        rank, member = self._rank, file.told
+        directory = rank.targets[0].open(member.path)
         status = status_of(directory)
-        inherits = bool(told.path) and may_inherit_acl(directory, status.st_uid)
+        inherits = bool(member.path) and may_inherit_acl(directory, status.st_uid)
         rank.learn_times(directory, status.st_dev, result.notices)
-        extracting = Extracting(rank, result, directory, told.path, inherits=inherits)
+        extracting = Extracting(rank, result, directory, member.path, inherits=inherits)
         with NewFile.again(directory, file.temporary, file.made) as new:
-            new.reopen(told.member.size, file.shown)
+            new.reopen(member.member.size, file.shown)
             yield from stored(rank, new)
-            present = look(directory, told.name)
+            present = look(directory, member.name)
             rank.own(OpenArchive).spare(present)
-            applied = extracting.dress(new, told.member)
-            new.commit(told.name, present, store=rank.options.sync)
-        extracting.tell(told, applied, new.shortcoming)
+            applied = extracting.dress(new, member.member)
+            new.commit(member.name, present, store=rank.options.sync)
+        extracting.tell(member, applied, new.shortcoming)
 
     def _remove(self, file: UnpackedFile) -> None:
-        with suppress(Problem):  # its directory is gone, or another one
+        """Remove the temporary file of a member."""
+        with suppress(Problem):  # its directory was removed or replaced
             remove(self._rank.targets[0].open(file.told.path), file.temporary)
 
     def discard(self) -> None:
-        """The job ends before they are whole."""
+        """Remove all temporary files, because the job ends before they are complete."""
         for file in (*(awaited.opened for awaited in self.awaited.values()), *self._unnamed.values()):
             self._remove(file)
         self.awaited.clear()

@@ -1,4 +1,4 @@
-"""Members that are asked for by their names, each with all that is below; and which of them an archive holds."""
+"""Members that the user has named on the command line, each of which includes everything below it."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from pcopy.walk.selection import Selection
 
 _PATTERN = re.compile(rb"[*?\[]")
 _SHOWN = 10
-"""Names that are told at most."""
+"""Largest number of names in an error message."""
 
 
 class WantedNames:
-    """Without names all members are asked for."""
+    """The names that the user has given. If there are none, all members are wanted."""
 
     def __init__(self, names: Sequence[bytes]) -> None:
         self._names = names
         self._numbers = {_bare(name): number for number, name in enumerate(names)}
         self.found = set[int]()
-        """Numbers of those that a member has."""
+        """Indices of the names that at least one member matches."""
         self.excluded = 0
-        """How many members that were asked for filters have left out."""
+        """Number of wanted members that filters have excluded."""
 
     def __bool__(self) -> bool:
-        """Are there names?"""
+        """Return True if any name was given."""
         return bool(self._numbers)
 
     def takes(self, name: bytes) -> bool:
-        """Is the member of this name, or one that it lies in, asked for?"""
+        """Return True if the member ``name``, or a directory above it, is wanted; record the names that it matches."""
         name, takes = _bare(name), False
         while True:
             number = self._numbers.get(name)
@@ -45,13 +45,13 @@ class WantedNames:
                 return takes
             name = name.rpartition(b"/")[0]
 
-    def selects(self, member: Member, selection: Selection, asked_as: bytes | None = None) -> bool:
-        """Return True if it is asked for, if anything is, and not excluded where it would be unpacked to.
+    def selects(self, member: Member, selection: Selection, original_name: bytes | None = None) -> bool:
+        """Return True if ``member`` is wanted, and filters do not exclude the path that it is extracted to.
 
-        So is a member whose name leads out of the directory, whatever is excluded: it is reported. ``asked_as`` is its
-        name in the archive, if it is unpacked under another one.
+        A member whose name leads out of the target is selected whatever the filters say, so that it is reported.
+        ``original_name`` is its name in the archive, if it is extracted under another one.
         """
-        if self._numbers and not self.takes(member.name if asked_as is None else asked_as):
+        if self._numbers and not self.takes(member.name if original_name is None else original_name):
             return False
         try:
             selected = is_selected(member, safe_path(member.name), selection)
@@ -62,36 +62,37 @@ class WantedNames:
 
     @property
     def lacking(self) -> str:
-        """What is told of the names that no member has; empty if there are none."""
+        """The error text about the names that no member matches; empty if there are none."""
         names = [self._names[number] for number in sorted({*self._numbers.values()} - self.found)]
         more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
         if not names:
             return ""
-        return f"holds nothing of these names: {', '.join(map(shown, names[:_SHOWN]))}{more}{_why(names)}"
+        return f"has no members with these names: {', '.join(map(shown, names[:_SHOWN]))}{more}{_why(names)}"
 
 
 def _why(names: Sequence[bytes]) -> str:
-    """What may be wrong with names that no member has."""
+    """Return a hint for the error message: why no member may match ``names``."""
     if any(name.endswith(b"\r") for name in names):
-        return "; if lines end as those of Windows do, give the list without that: tr -d '\\r'"
+        return "; if the list has line ends of Windows, remove them: tr -d '\\r'"
     return "; they are names, not patterns; see --include" if any(map(_PATTERN.search, names)) else ""
 
 
 class WantedOfRank(WantedNames):
-    """Those of a job, as a rank has found them; rank 0 hears of all."""
+    """The wanted names of a job, as one rank has matched them. Rank 0 collects the matches of all ranks."""
 
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank.options.members)
         self._told = set[int]()
 
     def tell(self, result: Result) -> None:
+        """Send the names that were matched since the last call to rank 0."""
         if len(self.found) > len(self._told):
             result.spawn(NamesFound(pack_numbers(sorted(self.found - self._told))), owner=0)
             self._told |= self.found
 
 
-class NamesFound(Note, code=187, doing="noting names"):
-    """The numbers of names that are asked for and that members have, packed."""
+class NamesFound(Note, code=187, doing="recording names"):
+    """Note to rank 0: indices of the names that were matched, packed."""
 
     numbers: bytes
 
@@ -100,7 +101,7 @@ class NamesFound(Note, code=187, doing="noting names"):
 
 
 def is_selected(member: Member, path: bytes, selection: Selection) -> bool:
-    """Do the filters take it as what is unpacked to ``path``?"""
+    """Return True if the filters do not exclude ``member``, which is extracted to ``path``."""
     if not selection.anything:
         return True
     is_directory = member.kind == DIRECTORY
@@ -110,4 +111,5 @@ def is_selected(member: Member, path: bytes, selection: Selection) -> bool:
 
 
 def _bare(name: bytes) -> bytes:
+    """Return ``name`` without empty and ``.`` components."""
     return b"/".join(part for part in name.split(b"/") if part not in (b"", b"."))

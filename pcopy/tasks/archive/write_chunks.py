@@ -1,6 +1,7 @@
-"""WriteChunk writes a part of the contents of a large file, or of a sparse one; ``ChunkWritten`` tells of it.
+"""Writing of the contents of large files, and of sparse ones, into the archive, in parts.
 
-The rank that has written the header waits for all parts: only then it is known whether the file is whole.
+The rank that has written the header waits for all parts (``ChunkWritten``), and then knows whether the file is
+complete.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from pcopy.tasks.base.result import Result, Tried
 from pcopy.tasks.base.values import NOWHERE, Known, Place
 
 KERNEL_PIECE = 8 << 20
-"""Bytes that copy_file_range moves at once."""
+"""Bytes that one call of copy_file_range(2) copies."""
 _NONE = Identity(-1, -1)
 _PART = struct.Struct(">QQQ")
 
@@ -44,8 +45,13 @@ _PART = struct.Struct(">QQQ")
 def begin_chunks(
     rank: Rank, result: Result, described: Described, value: bytes, at: int, *, piece: bytes = b""
 ) -> None:
-    """The contents of a file, which belong at ``at`` of the archive, are written by whoever has time. ``piece``: the
-    key of what the member is a part of, if it is recorded what is made."""
+    """Spawn the tasks that write the contents of a file, on any ranks.
+
+    Args:
+      value: the value of a record that holds ``described``.
+      at: the offset of the contents in the archive.
+      piece: the key of the piece that the member belongs to; empty if nothing is recorded.
+    """
     for task in chunks_of(rank, result, described, value, at, piece=piece):
         result.spawn(task, task.end - task.start)
 
@@ -53,8 +59,13 @@ def begin_chunks(
 def chunks_of(
     rank: Rank, result: Result, described: Described, value: bytes, at: int, *, number: int = -1, piece: bytes = b""
 ) -> Iterator[WriteChunk]:
-    """What writes the contents of a file, as ``begin_chunks`` has it; this rank waits for that from the first one on.
-    ``number``: the frame that the member begins with in a compressed archive; its header is a part of that."""
+    """Yield the tasks that write the contents of a file. This rank waits for their notes from the first one on.
+
+    Args:
+      value, at, piece: as for ``begin_chunks``.
+      number: in a compressed archive the number of the frame of the first part, which also contains the header;
+          otherwise -1.
+    """
     parts = parts_of(rank, described.member, is_framed=number >= 0)
     rank.own(ArchivedFiles).open(at, ArchivedFile(described, [b""] * len(parts)), len(parts), result)
     for part, (start, end) in enumerate(parts):
@@ -63,10 +74,10 @@ def chunks_of(
 
 
 def parts_of(rank: Rank, member: Member, *, is_framed: bool) -> list[tuple[int, int]]:
-    """Return where each part of a file begins and ends.
+    """Return start and end of each part of a file.
 
-    Holes take no time, so a sparse file is divided by its data; with digests, each of which is of as many bytes, by its
-    size, as others are.
+    A sparse file is divided by its data, because holes take no time. If digests are computed, it is divided by its size
+    as other files are, because each digest must cover the same number of bytes.
     """
     is_sparse = member.extents is not None and not rank.digests
     size = stored_size(member) if is_sparse else member.size
@@ -85,7 +96,10 @@ def parts_of(rank: Rank, member: Member, *, is_framed: bool) -> list[tuple[int, 
 
 
 def stretches(member: Member, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield where data between ``start`` and ``end`` of a file begin and end, and their place in what is stored."""
+    """Yield the extents of data between ``start`` and ``end`` of a file.
+
+    Each consists of its start and end in the file, and its offset in the stored contents, which exclude holes.
+    """
     if member.extents is None:
         if start < end:
             yield start, end, start
@@ -105,10 +119,18 @@ def stretches(member: Member, start: int, end: int) -> Iterator[tuple[int, int, 
 
 
 class WriteChunk(Kind, code=139, doing="writing a part of", is_note=False):
-    """The bytes from ``start`` to ``end`` of a file whose contents begin at ``at`` of the archive; ``value`` is of a
-    record of ``Described``. The rank ``teller`` has begun it. In a compressed archive they make the frame ``number``,
-    with the header in front of the first part, and what fills up the last block behind the last one. ``piece`` as for
-    ``begin_chunks``."""
+    """Task that writes a part of a file into the archive.
+
+    Fields:
+      value: the value of a record of the ``Described`` file.
+      at: the offset of the contents in the archive.
+      start, end: the range of the part in the file.
+      part: the number of the part.
+      teller: the rank that waits for the parts.
+      number: in a compressed archive the number of the frame that the part becomes; otherwise -1. The frame of the
+          first part also contains the header, that of the last part the padding to a multiple of 512 bytes.
+      piece: the key of the piece that the member belongs to; empty if nothing is recorded.
+    """
 
     value: bytes
     at: int
@@ -124,24 +146,24 @@ class WriteChunk(Kind, code=139, doing="writing a part of", is_note=False):
         return Place(described.root, described.path, _NONE, NOWHERE, False, False), described.name
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        described, problem, root, there = described_in(self.value), None, b"", None
+        described, problem, root, existing_root = described_in(self.value), None, b"", None
         archive = rank.own(ArchiveFile) if self.number < 0 else FrameBuffer(described, self.start, self.end)
         made, part = rank.own(PieceRecords), _PART.pack(self.at, self.start, self.end)
         try:
-            there = self._there(rank, made, part)
-            if there is None:
+            existing_root = self._there(rank, made, part)
+            if existing_root is None:
                 if made.goes_on and isinstance(archive, ArchiveFile):
                     self._clear(archive, described.member)
                 root = yield from self._write(rank, archive, described)
                 if self.piece and isinstance(archive, ArchiveFile):
                     made.add(self.piece, part, root)
             else:
-                root = there
+                root = existing_root
         except Problem as met:
             if not met.on_source:
                 stop_writing(rank, met)
             problem = met.plain
-        if there is not None and self.number >= 0:
+        if existing_root is not None and self.number >= 0:
             rank.own(Frames).is_there(self.number, result)
         elif isinstance(archive, FrameBuffer):
             record = (self.piece, part, root) if self.piece and problem is None else None
@@ -149,7 +171,7 @@ class WriteChunk(Kind, code=139, doing="writing a part of", is_note=False):
         result.spawn(ChunkWritten(self.at, self.part, problem, root), owner=self.teller)
 
     def _there(self, rank: Rank, made: PieceRecords, part: bytes) -> bytes | None:
-        """Its content root, if an interrupted run has written it."""
+        """Return the content root of the part if an interrupted run has written it; None otherwise."""
         if not (self.piece and made.goes_on):
             return None
         return made.find(self.piece, part, rank.hashing.algorithm.size if rank.digests else 0)
@@ -157,7 +179,10 @@ class WriteChunk(Kind, code=139, doing="writing a part of", is_note=False):
     def _write(
         self, rank: Rank, archive: ArchiveFile | FrameBuffer, described: Described
     ) -> Generator[None, None, bytes]:
-        """Returns the content root, if that is wanted. Raises ``Problem``."""
+        """Write the part; return its content root, or empty bytes if digests are not computed.
+
+        Raise ``Problem`` if that fails, or if the file has changed.
+        """
         hasher = rank.hasher()
         directory = rank.sources[described.root].open(described.path)
         reading = open_source(directory, described.name)
@@ -172,15 +197,17 @@ class WriteChunk(Kind, code=139, doing="writing a part of", is_note=False):
         return hasher.root() if hasher is not None else b""
 
     def _clear(self, archive: ArchiveFile, member: Member) -> None:
-        """What an interrupted run has written there goes: if the file cannot be read, zeros stand in its place. Raises
-        ``Problem``."""
+        """Fill the part with zeros, in case that an interrupted run has written it partly.
+
+        If the file cannot be read, zeros remain there. Raise ``Problem`` if that fails.
+        """
         for start, end, at in stretches(member, self.start, self.end):
             archive.clear(self.at + at, end - start)
 
     def _moved(
         self, reading: int, archive: ArchiveFile | FrameBuffer, described: Described, hasher: ContentHasher | None
     ) -> Iterator[int]:
-        """Bytes as they move; holes are only digested."""
+        """Copy the part; yield the bytes that each step has moved. Holes are only digested."""
         position = self.start
         for start, end, at in stretches(described.member, self.start, self.end):
             if hasher is not None:
@@ -194,14 +221,17 @@ class WriteChunk(Kind, code=139, doing="writing a part of", is_note=False):
 def _copied(
     reading: int, archive: ArchiveFile | FrameBuffer, start: int, end: int, at: int, hasher: ContentHasher | None
 ) -> Iterator[int]:
-    """The bytes from ``start`` to ``end`` go to ``at`` of the archive; raises ``Problem``."""
+    """Copy the bytes from ``start`` to ``end`` of the open file ``reading`` to the offset ``at`` of the archive.
+
+    Yield the bytes of each step. Raise ``Problem`` if that fails.
+    """
     if hasher is None and isinstance(archive, ArchiveFile):
         target = archive.descriptor
         archive.has_written = True
         while start < end:
             try:
                 moved = os.copy_file_range(reading, target, min(KERNEL_PIECE, end - start), start, at)
-            except OSError:  # to read and write finds out whose fault it is
+            except OSError:  # read and write below show which side fails, or succeed
                 break
             if not moved:
                 break
@@ -223,7 +253,8 @@ def _copied(
 
 
 class FrameBuffer:
-    """The contents of a frame: a part of a large file, from ``start`` to ``end``, with what belongs to it."""
+    """The contents of a frame, in memory: the part of a large file from ``start`` to ``end``, with its header and its
+    padding."""
 
     def __init__(self, described: Described, start: int, end: int) -> None:
         member = described.member
@@ -233,25 +264,26 @@ class FrameBuffer:
         self._got = 0
 
     def write(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        """They come in order."""
+        """Append ``data``. ``offset`` is ignored, because the data come in order."""
         self._parts.append(bytes(data))
         self._got += len(data)
 
     def whole(self) -> bytes:
-        """What is missing is zeros."""
+        """Return the contents of the frame, with zeros for what was not written."""
         return b"".join((*self._parts, bytes(self._size - self._got + self._filling)))
 
 
 class ArchivedFile:
-    """A file whose parts are being written; ``roots`` are the content roots of those that are."""
+    """A file whose parts are being written. ``roots`` are the content roots of its parts."""
 
     def __init__(self, described: Described, roots: list[bytes]) -> None:
         self.described = described
         self.roots = roots
 
 
-class ChunkWritten(Note, code=140, doing="noting a part of a file"):
-    """Of the file whose contents begin at ``at``."""
+class ChunkWritten(Note, code=140, doing="recording a part of a file"):
+    """Note to the rank that waits for the parts of the file whose contents begin at ``at``: one part is written, or has
+    failed."""
 
     at: int
     part: int
@@ -263,12 +295,16 @@ class ChunkWritten(Note, code=140, doing="noting a part of a file"):
 
 
 class ArchivedFiles(Ledger[int, ArchivedFile, ChunkWritten]):
+    """The files whose parts this rank waits for, by the offsets of their contents in the archive."""
+
     def noted(self, awaited: Awaited[ArchivedFile], note: ChunkWritten) -> None:
+        """Store the content root of a part, and its error if it is the first one."""
         awaited.opened.roots[note.part] = note.root
         if note.problem is not None and awaited.problem is None:
             awaited.problem = Problem.from_plain(note.problem)
 
     def ended(self, awaited: Awaited[ArchivedFile], result: Result) -> None:
+        """Count a file after its last part as archived or failed."""
         described, rank = awaited.opened.described, self._rank
         size = described.member.size
         place = Place(described.root, described.path, _NONE, NOWHERE, False, False)
@@ -282,9 +318,9 @@ class ArchivedFiles(Ledger[int, ArchivedFile, ChunkWritten]):
 
 
 def lacks_metadata(result: Result, place: Place, described: Described) -> bool:
-    """Return True if the archive holds the item without all of its metadata: it counts as failed, not as copied.
+    """Return True if the archive holds the item without some of its metadata; the item is then counted as failed.
 
-    A directory has been counted as copied when it was scanned.
+    A directory was already counted as copied when it was scanned; that is undone.
     """
     if described.shortcoming is None:
         return False
@@ -297,13 +333,16 @@ def lacks_metadata(result: Result, place: Place, described: Described) -> bool:
 
 
 def done(result: Result, place: Place, described: Described, known: Known) -> None:
-    """An item is in the archive, by its name, and for a signature by its further ones."""
+    """Count an item as archived, by its name; add its other hard links to the signature."""
     result.copied(place, described.name, known, alone=False)
     for path, name in described.names:
         result.digested(place._replace(path=path), name, known, counts.HARDLINKS, verify=False)
 
 
 def incomplete(result: Result, place: Place, described: Described, problem: Problem) -> None:
-    """An item has its place in the archive, and its contents cannot be read: zeros fill that place."""
+    """Count an item whose contents cannot be read as failed, and add it to the list of incomplete files.
+
+    Its header is written already, so zeros take the place of its contents.
+    """
     result.fail(place, described.name, problem, described.member.size, retry=Tried.NEVER)
     result.spawn(IncompleteFile(described.member.name), owner=0)

@@ -1,7 +1,8 @@
-"""WriteMembers writes the members of pieces; the contents of large files it leaves to ``WriteChunk``.
+"""Writing of pieces into the archive. The contents of large files are left to ``WriteChunk``.
 
-Headers were laid out for the files as they were found. If one has changed since, as many bytes are written as its
-header says: what is missing is zeros, and the item has failed. So the archive stays well-formed whatever happens.
+The layout was made from the files as they were found. If a file has changed since, as many bytes are written as its
+header states, with zeros for what is missing, and the file is reported as failed. So the archive is well-formed in any
+case.
 """
 
 from __future__ import annotations
@@ -26,12 +27,16 @@ from pcopy.tasks.base.result import Result
 from pcopy.tasks.base.values import Place
 
 BUFFER = 1 << 20
-"""Bytes that are gathered for one write."""
+"""Bytes that are collected for one write."""
 
 
 class WriteMembers(Kind, code=138, doing="writing members", is_note=False):
-    """Those of some pieces, packed: where each begins in the archive, its size, and values of records, of ``Described``
-    or ``PlainFiles``. In a compressed archive one piece is the frame ``number`` (else -1)."""
+    """Task that writes some pieces.
+
+    ``pieces`` is packed: for each piece its offset in the archive, its size, and the values of records (``Described``
+    or ``PlainFiles``). In a compressed archive a task has one piece, which becomes the frame ``number``; otherwise
+    ``number`` is -1.
+    """
 
     pieces: bytes
     number: int
@@ -56,7 +61,7 @@ class WriteMembers(Kind, code=138, doing="writing members", is_note=False):
         writer.end()
 
     def _make(self, rank: Rank, result: Result, writer: PieceWriter, pieces: Sequence[PlacedPiece]) -> Steps:
-        """Raises ``Problem``."""
+        """Write the pieces that an interrupted run has not written. Raise ``Problem`` if that fails."""
         missing = [*self._missing(rank, result, writer, pieces)]
         plain = yield from writer.plain(piece for piece, _ in missing)
         writes = self._write if self.number < 0 else self._compress
@@ -74,6 +79,7 @@ class WriteMembers(Kind, code=138, doing="writing members", is_note=False):
         key: bytes,
         plain: Iterator[ArchivedPlain],
     ) -> Steps:
+        """Read the members of a piece, and hand them over as a frame. ``plain`` provides the simple files."""
         writer.digests = []
         members = list[bytes | memoryview]()
         for run in piece.runs:
@@ -93,7 +99,7 @@ class WriteMembers(Kind, code=138, doing="writing members", is_note=False):
     def _missing(
         self, rank: Rank, result: Result, writer: PieceWriter, pieces: Sequence[PlacedPiece]
     ) -> Iterator[tuple[PlacedPiece, bytes]]:
-        """Pieces that have to be written, with their keys, if it is recorded what is made."""
+        """Yield the pieces that must be written, each with its key, which is empty if nothing is recorded."""
         made = rank.own(PieceRecords)
         for piece in pieces:
             key = made.key(piece.offset, digest_of(piece.runs)) if made.is_kept else b""
@@ -106,7 +112,7 @@ class WriteMembers(Kind, code=138, doing="writing members", is_note=False):
     def _take(
         self, rank: Rank, result: Result, writer: PieceWriter, piece: PlacedPiece, key: bytes, digests: bytes
     ) -> None:
-        """The piece is there: an interrupted run has written it."""
+        """Count the members of a piece that an interrupted run has written; ``digests`` are those of its files."""
         at, rest = piece.offset, memoryview(digests)
         unit = rank.hashing.algorithm.size if rank.digests else 0
         for run in piece.runs:
@@ -134,6 +140,7 @@ class WriteMembers(Kind, code=138, doing="writing members", is_note=False):
         key: bytes,
         plain: Iterator[ArchivedPlain],
     ) -> Steps:
+        """Write a piece into an archive that is not compressed. ``plain`` provides the simple files."""
         archive, made = rank.own(ArchiveFile), rank.own(PieceRecords)
         writer.digests = []
         gathered: list[bytes | memoryview] = []

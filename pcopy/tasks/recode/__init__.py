@@ -1,1 +1,1 @@
-"""Files that are compressed, or decompressed, on their way (``--compress``, ``--decompress``)."""
+"""Tasks of a copy that compresses or decompresses files (``--compress``, ``--decompress``)."""

@@ -1,4 +1,7 @@
-"""FinishRecoded: a large file whose parts are all written gets its seek table, its metadata and its name."""
+"""Completion of a large file that was recoded in parts: after the last part it gets its seek table, metadata and name.
+
+To recode a file is to compress or to decompress it while it is copied.
+"""
 
 from __future__ import annotations
 
@@ -28,26 +31,35 @@ from pcopy.tasks.recode.goal import checked, commit, goal_of
 
 
 class OfRecoded(Kind):
-    """It is about a large file that is recoded in parts; the temporary one has ``room`` bytes until it is finished."""
+    """Base of the tasks about a large ``file`` that is recoded in parts.
+
+    Until the file is finished, its temporary file has ``room`` bytes.
+    """
 
     file: OpenFile
     room: int
 
     def about(self) -> tuple[Place, bytes]:
+        """Return the directory and the name of the file."""
         return self.file.item.names[0]
 
     @property
     def attempt(self) -> int:
+        """The number of the attempt to copy the file, counted from 0."""
         return self.file.item.attempt
 
     def is_of(self, rank: Rank) -> bool:
-        """Has this run made it, or an earlier one?"""
+        """Return True if this run has created the temporary file, and not an earlier one."""
         return made_by(self.file.temporary)[0] == rank.job.run
 
 
 class FinishRecoded(OfRecoded, code=176, doing="finishing", is_note=True):
-    """``frames``: packed, the bytes of each in the file and in the source, where that is compressed; the ``digest`` is
-    the source's."""
+    """Task that finishes a large file whose parts are all written.
+
+    Fields:
+      frames: for compression, packed: the bytes of each frame in the file, and in the source.
+      digest: the digest of the source; empty if digests are not computed.
+    """
 
     frames: bytes
     digest: bytes
@@ -55,33 +67,43 @@ class FinishRecoded(OfRecoded, code=176, doing="finishing", is_note=True):
     may_be_dropped = True
 
     def discard(self, rank: Rank, since: int) -> None:
+        """Remove the temporary file, if the run ``since`` or a later one has created it."""
         if made_by(self.file.temporary)[0] >= since:
             discard(rank, self.file)
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        """In one slice but for the wait for storage; the source must still be of the version that its parts were read
-        from."""
+        """Finish the file, in one slice except for the wait for stable storage, and count it.
+
+        It fails if the source has changed since its parts were read.
+        """
         file, (place, name) = self.file, self.file.item.names[0]
         now = time.monotonic_ns()
         took = now - rank.own(Opened).pop(file.temporary, now)
         try:
-            there = yield from _finish(self, rank, result)
+            replaced = yield from _finish(self, rank, result)
         except Problem as problem:
             recoding_failed(rank, result, file, problem)
             return
         known = Known(FILE, file.version.size, self.digest, file.version)
-        result.copied(place, name, known, how=How.over(there, took))
+        result.copied(place, name, known, how=How.over(replaced, took))
 
 
 def recoding_failed(rank: Rank, result: Result, file: OpenFile, problem: Problem) -> None:
-    """What an earlier run began, and left in another state than was on record, was no attempt of this one's."""
+    """Report that a file could not be recoded, or try again.
+
+    If an earlier run has created its temporary file, this failure does not count as an attempt of this run: the state
+    of that file may differ from the records.
+    """
     item = file.item
     attempt = 0 if made_by(file.temporary)[0] < rank.job.run else item.attempt
     failed_or_retried(result, item.place, item.name, problem, attempt, item.size)
 
 
 def _finish(task: FinishRecoded, rank: Rank, result: Result) -> Generator[None, None, object]:
-    """Returns what has been replaced, or None; raises ``Problem``."""
+    """Write the seek table, apply the metadata and rename the file; return the item that it has replaced, or None.
+
+    Raise ``Problem`` if that fails.
+    """
     file, item = task.file, task.file.item
     with (
         checked(rank, item) as (reading, status),

@@ -1,4 +1,5 @@
-"""Where a file that is compressed or decompressed goes, and what is done with what has its name there."""
+"""Targets of files that are compressed or decompressed: their names, and the treatment of existing items of these
+names."""
 
 from __future__ import annotations
 
@@ -33,11 +34,15 @@ from pcopy.tasks.verify.read_items import skipped
 from pcopy.text import shown
 
 _LONGEST_NAME = 255
-"""Bytes of a name, on any file system of Linux."""
+"""Largest number of bytes of a file name, on any file system of Linux."""
 
 
 class Goal(NamedTuple):
-    """The ``name`` that an item of ``place`` is to get in the target, and what is ``present`` under it."""
+    """The target of an item of ``place`` that is recoded.
+
+    ``name`` is its name in the target directory, with or without the ending of the compressed format. ``present`` is
+    the existing item of that name, or None.
+    """
 
     rank: Rank
     place: Place
@@ -46,28 +51,37 @@ class Goal(NamedTuple):
 
     @property
     def directory(self) -> int:
-        """The target's, open; raises ``Problem``."""
+        """The descriptor of the target directory. Raise ``Problem`` if it cannot be opened."""
         return self.rank.open_target(self.place)
 
     @property
     def target(self) -> Target:
+        """The target directory, for the layout of the new file."""
         return Target(self.directory, self.place.target_id.inode)
 
     @property
     def there(self) -> os.stat_result | None:
-        """The status of what is present."""
+        """The status of the existing item; None if there is none."""
         return None if self.present is None else self.present.status
 
     def recipe(self, reading: int, status: os.stat_result) -> Recipe:
-        """How the new file is made; the source is open, and has this ``status``. Raises ``Problem``."""
+        """Return the recipe for the layout of the new file. ``reading`` is the open source file, and ``status`` its
+        status.
+
+        Raise ``Problem`` if the layout of the source cannot be read.
+        """
         return layout_at(self.rank, self.place).of_file(reading, status, self.target)
 
 
 def goal_of(rank: Rank, item: Item) -> Goal:
-    """Raises ``Problem``, also if the name belongs to another item of this job."""
+    """Return the target of ``item``.
+
+    Raise ``Problem`` if the name in the target is too long, is also the name of another item of this job, or cannot be
+    examined.
+    """
     place, name = item.names[0]
     new_name = recoded_in(rank.job, place, name)
-    assert new_name is not None  # others are no task of these kinds
+    assert new_name is not None  # these tasks exist only for files that are recoded
     if len(new_name) > _LONGEST_NAME:
         text = f"its name in the target would be too long, with the ending: {shown(new_name)}"
         raise Problem("create", errno.ENAMETOOLONG, text=text)
@@ -83,7 +97,10 @@ def goal_of(rank: Rank, item: Item) -> Goal:
 
 
 def _is_anothers(rank: Rank, place: Place, new_name: bytes) -> bool:
-    """Is it the name of something else in the source that is copied, too? Whichever comes first, that one gets it."""
+    """Return True if another item of the source, which is copied as well, has the name ``new_name``.
+
+    That item gets the name, whichever of the two is copied first.
+    """
     roots = rank.job.roots
     if roots[place.root].item:
         return any(root.name == new_name for number, root in enumerate(roots) if number != place.root)
@@ -93,7 +110,11 @@ def _is_anothers(rank: Rank, place: Place, new_name: bytes) -> bool:
 
 
 def is_for_the_list(rank: Rank, item: Item) -> bool:
-    """Is rank 0 to look whether the name that the item gets is listed, too (``--files-from``)? Raises ``Problem``."""
+    """Return True if ``item`` must be passed to rank 0, because of ``--files-from``.
+
+    Only rank 0 knows the list, and must check whether the list contains the new name of the item, too. Raise
+    ``Problem`` if the source cannot be examined.
+    """
     if not rank.number or not rank.options.files_from:
         return False
     place, name = item.names[0]
@@ -102,6 +123,7 @@ def is_for_the_list(rank: Rank, item: Item) -> bool:
 
 
 def _is_listed(rank: Rank, path: bytes) -> bool:
+    """Return True if the list of ``--files-from`` contains ``path``. Raise ``Problem`` if it cannot be read."""
     from pcopy.tasks.directories.copy_listed import ListedPaths
 
     with failing("read the list of --files-from", on_source=True):
@@ -109,12 +131,12 @@ def _is_listed(rank: Rank, path: bytes) -> bool:
 
 
 def _is_selected(rank: Rank, place: Place, name: bytes) -> bool:
-    """Is anything of this name in the source, and not filtered out? Raises ``Problem``."""
+    """Return True if the source has an item ``name`` that the filters do not exclude. Raise ``Problem`` on an error."""
     directory = rank.open_source(place)
     try:
         status = source_status(directory, name)
         if rank.options.dereference and stat.S_ISLNK(status.st_mode):
-            with suppress(Problem):  # one that leads nowhere is selected as a link
+            with suppress(Problem):  # a dangling symbolic link is selected as a link
                 status = source_status(directory, name, follow=True)
     except Problem as problem:
         if problem.errno == errno.ENOENT:
@@ -125,7 +147,10 @@ def _is_selected(rank: Rank, place: Place, name: bytes) -> bool:
 
 @contextmanager
 def checked(rank: Rank, item: Item) -> Iterator[tuple[int, os.stat_result]]:
-    """The file of the source, open, and its status: it is the one that was found. Raises ``Problem``."""
+    """Open the source file of ``item``; provide its descriptor and its status.
+
+    Raise ``Problem`` if it cannot be opened, or is not the file that the scan has found.
+    """
     with rank.reading(item.place, item.name) as reading:
         status = status_of(reading, on_source=True)
         check_found(status, rank.source_device(item.place, item.mount), item.inode)
@@ -133,12 +158,15 @@ def checked(rank: Rank, item: Item) -> Iterator[tuple[int, os.stat_result]]:
 
 
 def level_of(rank: Rank) -> int:
-    """That of ``--compress``."""
+    """Return the compression level of ``--compress``."""
     return int(rank.options.compress.partition(":")[2])
 
 
 def span_for(rank: Rank, place: Place, reading: int, size: int) -> int:
-    """Bytes of each frame of a file of the source that is open (``pcopy.fsio.recode``); raises ``Problem``."""
+    """Return the bytes of the source that each frame of the compressed file holds (``pcopy.fsio.recode``).
+
+    Raise ``Problem`` if the layout of the open source file ``reading`` cannot be read.
+    """
     if size <= SPAN:
         return SPAN
     source = rank.open_source(place)
@@ -148,9 +176,10 @@ def span_for(rank: Rank, place: Place, reading: int, size: int) -> int:
 
 
 def stays(result: Result, goal: Goal, item: Item, reading: int, status: os.stat_result) -> Generator[None, None, bool]:
-    """Return True if what is there stays; the item counts as skipped then. Raises ``Problem``.
+    """Return True if the existing item is left unchanged; the item is then counted as skipped.
 
-    What an earlier run of this job has made gives way, since only what is on record is known to be whole.
+    A file that an earlier run of this job has created is replaced, because only what is on record is known to be
+    complete. Raise ``Problem`` if the existing item cannot be examined.
     """
     present = goal.present
     for examination in range(1, EXAMINATIONS + 1):
@@ -168,12 +197,15 @@ def stays(result: Result, goal: Goal, item: Item, reading: int, status: os.stat_
 def _stays(
     result: Result, present: Existing, item: Item, reading: int, status: os.stat_result
 ) -> Generator[None, None, bool]:
-    """As ``stays``; raises ``TargetChanged`` if what is ``present`` is to be examined again."""
+    """Do one examination for ``stays``, and return its result.
+
+    Raise ``TargetChanged`` if the existing item has changed meanwhile, and must be examined again.
+    """
     rank = present.rank
     if present.is_own() and not stat.S_ISDIR(present.status.st_mode):
         return False
     options = rank.options
-    is_sound = options.compares and not rank.is_doubted(present.status)  # else it may lack its contents
+    is_sound = options.compares and not rank.is_doubted(present.status)  # otherwise its contents may be incomplete
     is_current = is_sound and (yield from _is_current(rank, reading, status, present))
     if not is_current:
         if options.dry_run:
@@ -184,54 +216,58 @@ def _stays(
         from pcopy.tasks.files.mend import is_dressed, mended
 
         if not is_dressed(rank, item.place, item.name, status, present):
-            left = mended(result, item.name, present, read_attributes(reading, status, options.preserve))
-            if left is None:
+            updated = mended(result, item.name, present, read_attributes(reading, status, options.preserve))
+            if updated is None:
                 return False
-            action = left[1]
+            action = updated[1]
     known = Known(FILE, status.st_size, b"", Version.of(status))
     skipped(rank, result, item.place, item.name, known, action)
     return True
 
 
 def _is_current(rank: Rank, reading: int, status: os.stat_result, present: Existing) -> Generator[None, None, bool]:
-    """Return True if ``present`` is what the source is compressed or decompressed to. Raises ``Problem``.
+    """Return True if ``present`` is what the source would be compressed or decompressed to.
 
-    Its time is equal to the source's, and the compressed file of the two has a seek table that fits it to the byte and
-    states the size of the other one. (A file that was cut short, or was extended before it was filled, has none.) If
-    the compressed source has no such table, the contents are compared.
+    Its mtime must equal that of the source, and the seek table of the compressed file must state the size of the other
+    file. The table must fit the compressed file to the byte: a truncated file has none, and neither has a file that was
+    extended before it was written. If a compressed source has no such table, the contents are compared. Raise
+    ``Problem`` if the source cannot be read.
     """
-    there = present.status
-    if not stat.S_ISREG(there.st_mode):
+    target_status = present.status
+    if not stat.S_ISREG(target_status.st_mode):
         return False
-    if not are_times_equal(status.st_mtime_ns, there.st_mtime_ns, rank.options.modify_window):
+    if not are_times_equal(status.st_mtime_ns, target_status.st_mtime_ns, rank.options.modify_window):
         return False
     table = SeekTable.read(reading, status.st_size) if rank.options.decompress else None
     if table is not None:
-        return table.size == there.st_size
+        return table.size == target_status.st_size
     try:
-        descriptor = open_existing(present.directory, present.name, there)
-    except Problem:  # a target that cannot be read is replaced
+        descriptor = open_existing(present.directory, present.name, target_status)
+    except Problem:  # a target that cannot be opened is replaced
         return False
     try:
         if rank.options.decompress:
-            return (yield from _holds_contents(rank, descriptor, there.st_size, reading, status.st_size))
-        return _states_size(descriptor, there.st_size, status.st_size)
+            return (yield from _holds_contents(rank, descriptor, target_status.st_size, reading, status.st_size))
+        return _states_size(descriptor, target_status.st_size, status.st_size)
     finally:
         close_read(descriptor)
 
 
 def _states_size(compressed: int, length: int, size: int) -> bool:
-    """Return True if a target of ``length`` bytes, which is open, has a seek table that states this ``size``."""
+    """Return True if the open target, which has ``length`` bytes, has a seek table that states ``size``."""
     try:
         table = SeekTable.read(compressed, length)
-    except Problem:  # it is replaced
+    except Problem:  # a target that cannot be read is replaced
         return False
     return table is not None and table.size == size
 
 
 def _holds_contents(rank: Rank, target: int, size: int, compressed: int, length: int) -> Generator[None, None, bool]:
-    """Return True if an open file of ``size`` bytes holds what the open file ``compressed``, of ``length`` bytes, is
-    decompressed to. Raises ``Problem``."""
+    """Return True if the open file ``target`` of ``size`` bytes contains exactly what the open file ``compressed``
+    holds.
+
+    ``length`` is the size of the compressed file. Raise ``Problem`` if that cannot be read.
+    """
     at = 0
     for piece in read_frames(compressed, length):
         if at + len(piece) > size or not _holds(target, at, piece):
@@ -258,17 +294,19 @@ def _holds(target: int, at: int, piece: bytes) -> bool:
 def commit(
     result: Result, goal: Goal, item: Item, new: NewFile, status: os.stat_result, attributes: Attributes
 ) -> None:
-    """The file is filled: it gets its metadata and its name. Raises ``Problem``; ``MetadataProblem`` if it is there and
-    lacks some."""
+    """Apply the metadata to a complete file, and give it its final name.
+
+    Raise ``Problem`` if that fails; ``MetadataProblem`` if the file exists but lacks some metadata.
+    """
     rank, place, present = goal.rank, goal.place, goal.present
     options = rank.options
     rank.learn_times(goal.directory, rank.target_device(place), result.notices)
-    kept = None if present is None else present.kept_from(status)
+    mode_source = None if present is None else present.kept_from(status)
     inherits = inherits_acl(rank, place, goal.directory)
-    applied = new.dress(attributes, options.preserve, options.umask, kept=kept, inherits=inherits)
+    applied = new.dress(attributes, options.preserve, options.umask, kept=mode_source, inherits=inherits)
     if present is not None:
         present.back_up(status)
     new.commit(goal.name, goal.there, sync=rank.syncs_items(place), store=options.sync)
     if new.shortcoming is not None:
         raise new.shortcoming
-    result.applied(place, item.name, applied)  # not before it is there: what fails is tried again
+    result.applied(place, item.name, applied)  # only after success, because a failed attempt is repeated

@@ -1,4 +1,4 @@
-"""What the rank that has split a file knows of its parts: which are handed out, and where compressed ones go."""
+"""State of a file that is recoded in parts, on the rank that has split it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from pcopy.fsio.seekable_zstd import SeekTable
 from pcopy.named import NamedTuple
 
 Packed = tuple[bytes, bytes, bytes]
-"""Columns of a ``SeekTable``."""
+"""The columns of a ``SeekTable``, packed."""
 
 
 class Division(NamedTuple):
-    """How a file is divided: part ``number`` is what lies between two ``bounds``, which are packed: bytes of the source
-    that is compressed, or frames of the ``table`` of one that is decompressed.
+    """Division of a file into parts.
 
-    ``span``: bytes of a frame. ``room``: bytes of the temporary file.
+    Fields:
+      bounds: the limits of the parts, packed; bytes of a source that is compressed, or frames of one that is
+          decompressed.
+      table: the seek table of a source that is decompressed; empty columns otherwise.
+      span: bytes of the source that a frame holds.
+      room: bytes of the temporary file.
     """
 
     bounds: bytes
@@ -28,38 +32,51 @@ class Division(NamedTuple):
 
     @property
     def parts(self) -> int:
+        """The number of parts."""
         return len(self.bounds) // 8 - 1
 
     def of(self, number: int) -> tuple[int, int]:
-        """Where a part begins, and where it ends."""
+        """Return start and end of the part ``number``."""
         start, end = array("Q", self.bounds[8 * number : 8 * number + 16])
         return start, end
 
     def frames(self, start: int, end: int) -> Packed:
-        """The part of the table that tells of these frames."""
+        """Return the rows of the table for the frames from ``start`` up to ``end``."""
         at, contents_at, checksums = self.table
         return at[8 * start : 8 * end + 8], contents_at[8 * start : 8 * end + 8], checksums[8 * start : 8 * end]
 
 
 def packed_table(table: SeekTable) -> Packed:
+    """Return the columns of a seek table, packed."""
     return table.at.tobytes(), table.contents_at.tobytes(), array("Q", table.checksums).tobytes()
 
 
 def unpacked_table(packed: Packed) -> SeekTable:
+    """Return the seek table of which ``packed`` was made."""
     return SeekTable(*(array("Q", column) for column in packed))
 
 
 class Parts:
-    """Those of one file. ``most`` are under way at a time, which are handed out at the beginning."""
+    """The parts of one file, and how far they are.
+
+    A part is handed out, then compressed and held in the memory of a rank, then written. A part that is decompressed is
+    written directly.
+    """
 
     def __init__(self, parts: int, most: int, held: TaskId) -> None:
+        """Initialise ``parts`` parts, of which the first ``most`` are handed out already.
+
+        Args:
+          most: the largest number of parts under way at a time.
+          held: the id of the task ``RecodeOpened``, which is completed with the file.
+        """
         self.held = held
-        """The note that is held until all is over."""
+        """The deferred note that is recorded as done when the file is finished."""
         self.frames: list[bytes | None] = [None] * parts
-        """Packed: the bytes of each frame in the file and in the source, once they are known."""
+        """For each part, packed: the bytes of each frame in the file and in the source; None until they are known."""
         self.roots = [b""] * parts
         self.problem: Problem | None = None
-        """The first that any part has met."""
+        """The first error of any part."""
         self._most = most
         self._next = self._under_way = min(most, parts)
         self._holders: dict[int, int] = {}
@@ -67,19 +84,22 @@ class Parts:
 
     @property
     def is_over(self) -> bool:
+        """True if no part is under way any longer."""
         return not self._under_way
 
     def compressed(self, number: int, frames: bytes, root: bytes, holder: int) -> None:
-        """A part is compressed, and the rank ``holder`` keeps it."""
+        """Record that the part ``number`` is compressed, and that the rank ``holder`` has it in memory."""
         self.frames[number], self.roots[number], self._holders[number] = frames, root, holder
 
     def ended(self) -> None:
-        """A part is written, or will not be."""
+        """Record that a part was written, or will not be written."""
         self._under_way -= 1
 
     def to_write(self) -> Iterator[tuple[int, int, int]]:
-        """Of each part of which it is known by now: its number, who keeps it, and at which byte it goes; -1: nowhere
-        any more."""
+        """Yield the parts whose offset is known by now: number, rank that holds it, and offset in the file.
+
+        After an error the offset is -1: the rank discards the part.
+        """
         if self.problem is not None:
             for number, holder in self._holders.items():
                 yield number, holder, -1
@@ -92,7 +112,7 @@ class Parts:
             self._placed += 1
 
     def to_hand_out(self) -> Iterator[int]:
-        """The numbers of the parts that are under way from now on."""
+        """Yield the numbers of the next parts, which count as under way from now on."""
         while self.problem is None and self._under_way < self._most and self._next < len(self.frames):
             yield self._next
             self._next += 1

@@ -1,11 +1,13 @@
-"""RecodeFile: a large file becomes parts, which all ranks compress, or decompress, at once into one temporary file.
+"""Compression or decompression of a large file in parts, by all ranks in parallel, into one temporary file.
 
-Where a frame that is decompressed goes, the seek table tells. Where one that is compressed goes is known once all
-before it are done: its rank keeps it in memory until the rank that has split the file tells where (WritePart). To
-bound that memory, only a few parts of a file are under way at a time.
+In decompression, the seek table states the offset of each frame. In compression, the offset of a part is known only
+after all earlier parts are compressed. So the rank that has compressed a part holds it in memory until the rank that
+has split the file announces the offset (``WritePart``). To limit the memory, only a few parts of a file are under way
+at a time.
 
-How far the file is, only the memory of these ranks knows. A job that is resumed begins the file anew: the note
-RecodeOpened is held until the file is whole, and what is left of an earlier run's parts does nothing.
+The progress of a file is known only in the memory of these ranks. A resumed job recodes the file from the start: the
+note ``RecodeOpened`` stays deferred until the file is complete, and tasks for parts that an earlier run has left do
+nothing.
 """
 
 from __future__ import annotations
@@ -37,14 +39,14 @@ from pcopy.tasks.recode.parts import Division, Packed, Parts, packed_table, unpa
 from pcopy.tasks.recode.recode_files import recode_whole
 
 PARTS_PER_RANK = 2
-"""Parts of one file that are under way at a time for each rank: one that it works on, and one that waits."""
+"""Number of parts of one file that are under way for each rank: one that it works on, and one that waits."""
 
 
-class RecodeFile(OfItem, code=171, doing="recoding", is_note=False):
-    """A large file, or one on another file system than its directory."""
+class RecodeFile(OfItem, code=171, doing="compressing or decompressing", is_note=False):
+    """Task that recodes a large file, or one that lies on another file system than its directory."""
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        """Splits the file, if there are several ranks and it can be split; else this one recodes all of it."""
+        """Split the file if there are several ranks and it can be split; otherwise recode it on this rank."""
         item = self.item
         try:
             if is_for_the_list(rank, item):
@@ -56,13 +58,17 @@ class RecodeFile(OfItem, code=171, doing="recoding", is_note=False):
 
 
 class RecodeOpened(OfRecoded, code=172, doing="waiting for the parts of", is_note=True):
-    """Tells the rank that has split the file how that is divided. In a resumed job the file is begun anew."""
+    """Note to the rank that has split a file: how the file is divided.
+
+    In a resumed job it starts the file again.
+    """
 
     bounds: bytes
     table: Packed
     span: int
 
     def home(self, ranks: int) -> int:
+        """Return the number of the rank that has split the file."""
         return made_by(self.file.temporary)[1] % ranks
 
     def run(self, rank: Rank, result: Result) -> None:
@@ -75,31 +81,37 @@ class RecodeOpened(OfRecoded, code=172, doing="waiting for the parts of", is_not
 
     @property
     def division(self) -> Division:
+        """The division of the file."""
         return Division(self.bounds, self.table, self.span, self.room)
 
     def part(self, number: int) -> RecodePart:
+        """Return the task for the part ``number``."""
         start, end = self.division.of(number)
         table = self.division.frames(start, end) if any(self.table) else self.table
         return RecodePart(self.file, self.room, number, start, end, table, self.span)
 
 
 class Recoded(dict[bytes, tuple[RecodeOpened, Parts]]):
-    """The files that this rank has split and that are not whole yet, by their temporary names."""
+    """The unfinished files that this rank has split, by the names of their temporary files."""
 
     def __init__(self, rank: Rank) -> None:
         super().__init__()
 
 
 class Kept(dict[tuple[bytes, int], list[bytes]]):
-    """Frames of parts that wait to be written, by temporary name and number."""
+    """Compressed frames of parts that wait to be written, by the name of the temporary file and the number
+    of the part."""
 
     def __init__(self, rank: Rank) -> None:
         super().__init__()
 
 
-class RecodePart(OfRecoded, code=173, doing="recoding a part of", is_note=False):
-    """The part ``number``: from byte ``start`` to ``end`` of what is compressed, in frames of ``span`` bytes;
-    or the frames of a ``table``."""
+class RecodePart(OfRecoded, code=173, doing="compressing or decompressing a part of", is_note=False):
+    """Task that recodes the part ``number`` of a file.
+
+    For compression, it is the bytes from ``start`` to ``end`` of the source, in frames of ``span`` bytes. For
+    decompression, it is the frames in ``table``.
+    """
 
     number: int
     start: int
@@ -109,33 +121,43 @@ class RecodePart(OfRecoded, code=173, doing="recoding a part of", is_note=False)
 
     @property
     def cost(self) -> int:
+        """The cost of the task: bytes of the source, or frames."""
         return self.end - self.start
 
     def discard(self, rank: Rank, since: int) -> None:
+        """Remove the temporary file, if the run ``since`` or a later one has created it."""
         if made_by(self.file.temporary)[0] >= since:
             discard(rank, self.file)
 
     def run(self, rank: Rank, result: Result) -> Steps:
         if not self.is_of(rank):
             return
-        told, frames, root = None, b"", b""
-        is_kept = bool(rank.options.compress)
+        failure, frames, root = None, b"", b""
+        is_held = bool(rank.options.compress)
         try:
-            if is_kept:
+            if is_held:
                 frames, root = yield from _compress(self, rank)
             else:
                 yield from _decompress(self, rank)
                 rank.succeeded()
         except Problem as problem:
             rank.failed(problem, *self.about())
-            told, is_kept = problem.plain, False
-        holder = rank.number if is_kept else -1
-        result.spawn(PartDone(self.file.temporary, self.number, told, frames, root, holder))
+            failure, is_held = problem.plain, False
+        holder = rank.number if is_held else -1
+        result.spawn(PartDone(self.file.temporary, self.number, failure, frames, root, holder))
 
 
-class PartDone(Note, code=174, doing="noting a part of a file"):
-    """A part is written, or has met a problem; or it is compressed, in these ``frames``, and the rank ``holder`` (-1:
-    none) keeps it. ``root`` is its content root, if digests are wanted."""
+class PartDone(Note, code=174, doing="recording a part of a file"):
+    """Note to the rank that has split a file: a part is written, compressed, or has failed.
+
+    Fields:
+      temporary: the name of the temporary file.
+      number: the number of the part.
+      problem: the error, or None.
+      frames: for a compressed part the bytes of each frame, packed.
+      root: the content root of the part, if digests are computed.
+      holder: the rank that holds the compressed part in memory; -1 if the part is written or has failed.
+    """
 
     temporary: bytes
     number: int
@@ -145,6 +167,7 @@ class PartDone(Note, code=174, doing="noting a part of a file"):
     holder: int
 
     def home(self, ranks: int) -> int:
+        """Return the number of the rank that has split the file."""
         return made_by(self.temporary)[1] % ranks
 
     def run(self, rank: Rank, result: Result) -> None:
@@ -153,7 +176,7 @@ class PartDone(Note, code=174, doing="noting a part of a file"):
         opened, parts = rank.own(Recoded)[self.temporary]
         if self.problem is not None and parts.problem is None:
             parts.problem = Problem.from_plain(self.problem)
-            discard(rank, opened.file)  # so that parts under way end quickly
+            discard(rank, opened.file)  # so that the parts under way fail at once
         if self.holder < 0:
             parts.ended()
         else:
@@ -170,7 +193,8 @@ class PartDone(Note, code=174, doing="noting a part of a file"):
 
 
 class WritePart(OfRecoded, code=175, doing="writing a part of", is_note=True):
-    """On the rank that keeps a compressed part: it goes to the byte ``offset``, or is forgotten if that is -1."""
+    """Task of the rank that holds a compressed part: write it at the byte ``offset``; discard it if the
+    offset is -1."""
 
     number: int
     offset: int
@@ -180,7 +204,7 @@ class WritePart(OfRecoded, code=175, doing="writing a part of", is_note=True):
     def run(self, rank: Rank, result: Result) -> Steps:
         if not self.is_of(rank):
             return
-        file, told = self.file, None
+        file, failure = self.file, None
         frames = rank.own(Kept).pop((file.temporary, self.number))
         if self.offset >= 0:
             try:
@@ -188,13 +212,16 @@ class WritePart(OfRecoded, code=175, doing="writing a part of", is_note=True):
                 rank.succeeded()
             except Problem as problem:
                 rank.failed(problem, *self.about())
-                told = problem.plain
-        result.spawn(PartDone(file.temporary, self.number, told, b"", b"", -1))
+                failure = problem.plain
+        result.spawn(PartDone(file.temporary, self.number, failure, b"", b"", -1))
 
 
 def _split(item: Item, rank: Rank, result: Result) -> Generator[None, None, bool]:
-    """Makes the temporary file, and spawns what fills it, unless what is there stays. False: one rank is to recode it
-    whole. Raises ``Problem``."""
+    """Create the temporary file and spawn the first parts; return True if that was done or the existing item is
+    unchanged.
+
+    Return False if one rank must recode the whole file. Raise ``Problem`` if the file cannot be opened or created.
+    """
     began, place = time.monotonic_ns(), item.place
     with checked(rank, item) as (reading, status):
         division = _divided(rank, place, reading, status.st_size)
@@ -217,13 +244,13 @@ def _split(item: Item, rank: Rank, result: Result) -> Generator[None, None, bool
     opened = RecodeOpened(file, division.room, division.bounds, division.table, division.span)
     result.spawn(opened)
     first = range(min(PARTS_PER_RANK * rank.size, division.parts))
-    for part in map(opened.part, reversed(first)):  # the last one that is spawned is run first
+    for part in map(opened.part, reversed(first)):  # a rank runs the newest task first
         result.spawn(part, part.cost)
     return True
 
 
 def _divided(rank: Rank, place: Place, reading: int, size: int) -> Division | None:
-    """How the file is divided; None if it is not. Raises ``Problem``."""
+    """Return how the file is divided; None if it is not divided. Raise ``Problem`` if its seek table cannot be read."""
     options = rank.options
     if options.sequential:
         return None
@@ -245,9 +272,13 @@ def _divided(rank: Rank, place: Place, reading: int, size: int) -> Division | No
 
 
 def _compress(task: RecodePart, rank: Rank) -> Generator[None, None, tuple[bytes, bytes]]:
-    """Returns the bytes of each frame and of what is in it, packed, and the content root; raises ``Problem``."""
+    """Compress a part, and hold its frames in memory.
+
+    Return for each frame its bytes and those of its contents, packed, and the content root. Raise ``Problem`` on an
+    error.
+    """
     file, level, hasher = task.file, level_of(rank), rank.hasher()
-    kept: list[bytes] = []
+    compressed: list[bytes] = []
     numbers: list[int] = []
     with rank.reading(file.item.place, file.item.name) as reading:
         check_unchanged(reading, file.version)
@@ -257,17 +288,17 @@ def _compress(task: RecodePart, rank: Rank) -> Generator[None, None, tuple[bytes
             data = read_span(reading, at, length)
             if hasher is not None:
                 hasher.update(data)
-            kept.append(compress_frame(data, level))
-            numbers += (len(kept[-1]), length)
+            compressed.append(compress_frame(data, level))
+            numbers += (len(compressed[-1]), length)
             rank.counters[counts.MOVED] += length
             yield
         check_unchanged(reading, file.version)
-    rank.own(Kept)[file.temporary, task.number] = kept
+    rank.own(Kept)[file.temporary, task.number] = compressed
     return pack_numbers(numbers), b"" if hasher is None else hasher.root()
 
 
 def _decompress(task: RecodePart, rank: Rank) -> Steps:
-    """Raises ``Problem``."""
+    """Decompress a part, and write it into the temporary file. Raise ``Problem`` if that fails."""
     file, table, sparse = task.file, unpacked_table(task.table), rank.options.preserve.sparse
     with rank.reading(file.item.place, file.item.name) as reading:
         check_unchanged(reading, file.version)
@@ -290,13 +321,16 @@ def _decompress(task: RecodePart, rank: Rank) -> Steps:
 
 
 def _must_store(rank: Rank) -> bool:
-    """True if a part counts as written only when it is on stable storage: the file was given its size before, and the
-    rank that finishes it may be on another host."""
+    """Return True if a part counts as written only after it is on stable storage.
+
+    That is so with several hosts: the size of the file was set before, so missing data would not be noticed, and the
+    rank that finishes the file may run on another host, which cannot sync what this one has cached.
+    """
     return rank.options.sync and rank.hosts.number > 1
 
 
 def _write(task: WritePart, frames: list[bytes], rank: Rank) -> Steps:
-    """Raises ``Problem``."""
+    """Write the ``frames`` of a compressed part into the temporary file. Raise ``Problem`` if that fails."""
     file, at = task.file, task.offset
     writing = reopen(rank.open_target(file.item.place), file.temporary, file.made, task.room, file.shown)
     try:
@@ -313,7 +347,7 @@ def _write(task: WritePart, frames: list[bytes], rank: Rank) -> Steps:
 
 
 def _ended(opened: RecodeOpened, parts: Parts, rank: Rank, result: Result) -> None:
-    """The last part is settled."""
+    """Spawn the task that finishes the file, or report its failure, after the last part has ended."""
     file = opened.file
     if parts.problem is not None:
         discard(rank, file)
@@ -325,7 +359,8 @@ def _ended(opened: RecodeOpened, parts: Parts, rank: Rank, result: Result) -> No
 
 
 def discard_all(rank: Rank, since: int = 1) -> None:
-    """Removes what an early stop leaves behind, if the run ``since``, or a later one, has made it."""
+    """Remove the temporary files of this rank, because the job stops; only those that the run ``since`` or a later one
+    created."""
     recoded = rank.own(Recoded)
     for temporary, (opened, _) in recoded.items():
         if made_by(temporary)[0] >= since:

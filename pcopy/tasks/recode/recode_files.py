@@ -1,5 +1,7 @@
-"""RecodeFiles: small files of one directory are compressed, or decompressed, each by one rank and under a temporary
-name. The larger ones (``recode_file``) come here, too, where it is not worth it to split them, or not possible."""
+"""Compression or decompression of whole files by one rank each, into a file with a temporary name.
+
+That is done for small files, and for larger ones (``recode_file``) that cannot be split or are not worth it.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,8 @@ from pcopy.tasks.files.layouts import laid_out
 from pcopy.tasks.recode.goal import Goal, checked, commit, goal_of, is_for_the_list, level_of, span_for, stays
 
 
-class RecodeFiles(Divisible, code=170, doing="recoding files of", is_note=False):
-    """Small regular files of one directory, 8 bytes for each in the columns."""
+class RecodeFiles(Divisible, code=170, doing="compressing or decompressing files of", is_note=False):
+    """Task that recodes small regular files of one directory. The columns have 8 bytes for each file."""
 
     inodes: bytes
     sizes: bytes
@@ -39,7 +41,7 @@ class RecodeFiles(Divisible, code=170, doing="recoding files of", is_note=False)
     columns = ("inodes", "sizes")
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        """One after the other."""
+        """Recode the files one after another."""
         place, numbers = self.place, zip(unpack_numbers(self.inodes), unpack_numbers(self.sizes), strict=True)
         for index, (name, (inode, size)) in enumerate(zip(unpack_names(self.names), numbers, strict=True)):
             item = Item(place.source_id.mount, inode, size, ((place, name),), self.attempt)
@@ -56,24 +58,26 @@ class RecodeFiles(Divisible, code=170, doing="recoding files of", is_note=False)
 
 
 def recode_whole(rank: Rank, result: Result, item: Item) -> Generator[None, None, None]:
-    """Makes the file of ``item``, and counts it, or what is there as skipped; raises ``Problem``, and leaves the old
-    target then."""
+    """Recode the file ``item`` and count it; count it as skipped if the existing item is current.
+
+    Raise ``Problem`` if that fails; the existing item is unchanged then.
+    """
     began = time.monotonic_ns()
     place, name = item.names[0]
     with checked(rank, item) as (reading, status):
         goal = goal_of(rank, item)
         if (yield from stays(result, goal, item, reading, status)):
             return
-        version, there = Version.of(status), goal.there
+        version, present_status = Version.of(status), goal.there
         if rank.options.dry_run:
-            how = How.over(goal.present)
+            action = How.over(goal.present)
             result.count(counts.FILES, 1, place)
             result.count(counts.BYTES, status.st_size, place)
-            result.items.did(how.action, place, goal.name, FILE, status.st_size)
+            result.items.did(action.action, place, goal.name, FILE, status.st_size)
             return
         target, recipe = rank.open_target(place), goal.recipe(reading, status)
-        made_as = name_to_make(rank, target, goal.name, there, status)
-        removal = stating_removal(rank, target, goal.name, there)
+        made_as = name_to_make(rank, target, goal.name, present_status, status)
+        removal = stating_removal(rank, target, goal.name, present_status)
         with removal, NewFile.beside(target, made_as, layout=recipe) as new:
             hasher = rank.hasher()
             yield from _fill(rank, goal, reading, status.st_size, new, hasher)
@@ -85,13 +89,13 @@ def recode_whole(rank: Rank, result: Result, item: Item) -> Generator[None, None
     known = Known(FILE, status.st_size, b"", version)
     if hasher is not None:
         known = Known(FILE, hasher.size, rank.hashing.file(hasher), version)
-    result.copied(place, name, known, how=How.over(there, time.monotonic_ns() - began))
+    result.copied(place, name, known, how=How.over(present_status, time.monotonic_ns() - began))
 
 
 def _fill(
     rank: Rank, goal: Goal, reading: int, size: int, new: NewFile, hasher: ContentHasher | None
 ) -> Generator[None, None, None]:
-    """Writes what the file is to hold; raises ``Problem``."""
+    """Write the recoded contents into ``new``. Raise ``Problem`` if that fails."""
     if rank.options.compress:
         yield from _compress(rank, goal, reading, size, new.descriptor, hasher)
     else:
@@ -101,7 +105,10 @@ def _fill(
 def _compress(
     rank: Rank, goal: Goal, reading: int, size: int, writing: int, hasher: ContentHasher | None
 ) -> Generator[None, None, None]:
-    """In frames, the table behind them. A file whose size says 0 may have contents all the same (/proc)."""
+    """Compress the file into frames, followed by the seek table.
+
+    A file of size 0 is read until its end, because files in /proc report that size but have contents.
+    """
     span, level = span_for(rank, goal.place, reading, size), level_of(rank)
     frames: list[Frame] = []
     at, end, begin, packed = 0, size, 0, b""
@@ -126,7 +133,7 @@ def _compress(
 
 
 def _decompress(rank: Rank, reading: int, size: int, new: NewFile) -> Generator[None, None, None]:
-    """Frame by frame, where there is a table; else as they come."""
+    """Decompress the file: frame by frame if it has a seek table, otherwise as a stream."""
     table, sparse = SeekTable.read(reading, size), rank.options.preserve.sparse
     pieces = read_frames(reading, size)
     if table is not None:

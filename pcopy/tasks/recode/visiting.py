@@ -1,5 +1,4 @@
-"""The visitor of a copy that compresses, or decompresses: the name of a file tells whether it is, or is copied as it
-is."""
+"""The visitor of a copy that compresses or decompresses: the name of a file decides whether it is recoded or copied."""
 
 from __future__ import annotations
 
@@ -19,7 +18,11 @@ from pcopy.walk.visitor import Found, Visitor
 
 
 class RecodeVisitor(CopyVisitor):
-    """Each name of an inode is a file of its own: one of them may be recoded, and another one not."""
+    """Visitor that spawns tasks which recode files.
+
+    Each name of an inode with several hard links becomes a separate file, because one name may be recoded and another
+    not.
+    """
 
     def __init__(self, rank: Rank, result: Result, place: Place, attempt: int) -> None:
         super().__init__(rank, result, place, attempt)
@@ -48,6 +51,7 @@ class RecodeVisitor(CopyVisitor):
             self._result.spawn(RecodeFile(item), size)
 
     def _spawn_recoded(self, found: Found, rows: Sequence[int], size: int) -> None:
+        """Spawn the task that recodes the small files in ``rows``, which have ``size`` bytes in total."""
         inodes, sizes = (array("Q", map(column.__getitem__, rows)) for column in (found.rows.inode, found.rows.size))
         names = pack_names(map(found.names.__getitem__, rows))
         self._found_bytes += size
@@ -55,19 +59,20 @@ class RecodeVisitor(CopyVisitor):
         self._result.spawn(task, size + len(rows) * CALL_COST)
 
     def _sorted(self, found: Found, rows: Sequence[int]) -> tuple[list[int], list[int]]:
-        """The rows of those that are recoded, and of the others."""
+        """Return the rows of files that are recoded, and those of the others. Files with several hard links cause a
+        warning."""
         options, names, links = self._rank.options, found.names, found.rows.links
         recoded: list[int] = []
         others: list[int] = []
         for row in rows:
             (others if recoded_name(options, names[row]) is None else recoded).append(row)
             if links[row] > 1:
-                self._result.warn_once(self._place, names[row], "each of its names becomes a file of its own")
+                self._result.warn_once(self._place, names[row], "each of its names becomes a separate file")
         return recoded, others
 
 
 def visitor_of(rank: Rank, result: Result, place: Place, attempt: int) -> Visitor:
-    """As ``pcopy.tasks.copying.visitor_of``, of a job that recodes."""
+    """Return the visitor of a directory, as ``pcopy.tasks.copying.visitor_of`` does, for a job that recodes."""
     if place.target_id == NOWHERE:
         return visitor_of_copy(rank, result, place, attempt)
     return RecodeVisitor(rank, result, place, attempt)

@@ -1,1 +1,1 @@
-"""Layouts of files that are there: looked at, and changed."""
+"""Tasks that report and change the Lustre layouts of existing files (the program ``pstripe``)."""

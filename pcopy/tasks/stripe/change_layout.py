@@ -1,6 +1,6 @@
-"""ChangeLayout: gives one file another layout.
+"""Change of the layout of a single file.
 
-What is told of files is summed up by each rank, under keys that ``pcopy.tools.stripe`` reads.
+Each rank sums up what it reports about layouts, under keys that ``pcopy.tools.stripe`` reads.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ from pcopy.tasks.base.values import Place
 from pcopy.tasks.files.layouts import Layouts
 
 FILES, BYTES, OST, FEWER, MORE = "files ", "bytes ", "ost ", "fewer", "more"
-"""What the keys of sums begin with, or are: files and bytes by layout, stripes by OST, files with fewer or more stripes
-than suit them."""
+"""Keys of the sums, or their prefixes: files by layout, bytes by layout, stripes by OST, and the numbers of files with
+fewer or with more stripes than suit their size."""
 
 
-class ChangeLayout(Kind, code=91, doing="giving another layout to a file of", is_note=False):
-    """The regular file ``name``, which is ``inode``. A job that stops has changed it and counts it, or neither."""
+class ChangeLayout(Kind, code=91, doing="changing the layout of a file of", is_note=False):
+    """Task that changes the layout of the regular file ``name``, whose inode number is ``inode``.
+
+    If the job stops, the task has either changed the file and counts it, or done neither.
+    """
 
     place: Place
     name: bytes
@@ -46,6 +49,8 @@ class ChangeLayout(Kind, code=91, doing="giving another layout to a file of", is
             result.fail(self.place, self.name, Problem.of("stripe", error), retry=Tried.NEVER)
 
     def _change(self, rank: Rank, result: Result) -> Steps:
+        """Change the layout of the file, and report the result, yielding while data are copied. Raise ``Problem`` on an
+        error."""
         place, name = self.place, self.name
         directory = rank.open_source(place)
         layout = layout_of(rank, place, directory)
@@ -55,25 +60,26 @@ class ChangeLayout(Kind, code=91, doing="giving another layout to a file of", is
         striping: Striping | None = None
         size = 0
 
-        def change(file: int, size: int) -> Recipe | None:
+        def choose_recipe(file: int, size: int) -> Recipe | None:
             nonlocal before, recipe
             before = layout.striping_of(file)
             recipe = layout.change_of(before, size, target)
             return recipe
 
-        def look(file: int) -> None:
+        def read_result(file: int) -> None:
             nonlocal striping, size
             striping, size = layout.striping_of(file), status_of(file, on_source=True).st_size
 
-        means = Means(rank.mover, rank.own(Digesting).hasher)
-        with closing(restripe(directory, name, self.inode, change, look, means)) as steps:
+        instruments = Means(rank.mover, rank.own(Digesting).hasher)
+        with closing(restripe(directory, name, self.inode, choose_recipe, read_result, instruments)) as steps:
             for moved in steps:
                 rank.counters[counts.MOVED] += moved or 0
                 yield None
         if recipe is not None and striping is not None and recipe.attribute and (why := recipe.amiss(write(striping))):
             result.other_layout(place, name, fewer_stripes(why))
         is_as_before = before is not None and striping is not None and before.normal == striping.normal
-        if recipe is None or is_as_before:  # somebody else has given it that meanwhile, or there are no more OSTs
+        if recipe is None or is_as_before:
+            # Another process has changed the layout meanwhile, or there are not enough OSTs.
             left_alone(result, place, size)
         else:
             rank.succeeded()
@@ -83,14 +89,17 @@ class ChangeLayout(Kind, code=91, doing="giving another layout to a file of", is
 
 
 class Digesting(Hashing):
-    """Of what is copied to another layout, and read back."""
+    """Hash algorithm and block size for the comparison of a file before and after it is copied to another layout."""
 
     def __init__(self, rank: Rank) -> None:
         super().__init__(DEFAULT_ALGORITHM, rank.options.block_size)
 
 
 def layout_of(rank: Rank, place: Place, directory: int) -> LustreLayout:
-    """Of files of a source directory, which is open; raises ``Problem``."""
+    """Return the layouts of Lustre for the files of an open source ``directory``.
+
+    Raise ``Problem`` if it is not on Lustre.
+    """
     layout = rank.own(Layouts).of(rank.source_device(place) or 0, directory)
     if not isinstance(layout, LustreLayout):
         raise Problem("stripe", errno.ENOTSUP, on_source=True, text="it is not on Lustre")
@@ -98,13 +107,13 @@ def layout_of(rank: Rank, place: Place, directory: int) -> LustreLayout:
 
 
 def left_alone(result: Result, place: Place, size: int) -> None:
-    """A file of ``size`` bytes keeps its layout."""
+    """Count a file of ``size`` bytes, whose layout is not changed, as skipped."""
     result.count(counts.SKIPPED, 1, place)
     result.count(counts.SKIPPED_BYTES, size, place)
 
 
 def sums_of(rank: Rank, layout: LustreLayout, striping: Striping | None, size: int, directory: int) -> Counter[str]:
-    """What is told of one file of ``size`` bytes."""
+    """Return the sums to be reported for one file of ``size`` bytes."""
     text = rank.own(Layouts).named("none yet" if striping is None else describe(striping.normal))
     sums = Counter({FILES + text: 1, BYTES + text: size})
     if striping is None:

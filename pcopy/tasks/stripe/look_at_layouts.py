@@ -1,4 +1,4 @@
-"""LookAtLayouts: which layouts files have, and which of them are to get another one."""
+"""Examination of layouts: which layouts files have, and which of the files need another one."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from pcopy.walk.visitor import Found
 
 
 class LayoutVisitor(Finding):
-    """All regular files, in batches; other items have no layout."""
+    """Visitor that collects all regular files in batches. Other items have no layout."""
 
     links_apart = True
 
     def __init__(self, rank: Rank, result: Result, place: Place, attempt: int) -> None:
         super().__init__(rank, result, place, attempt)
         self._batches: dict[int, tuple[list[bytes], list[int]]] = {}
-        """Names and inodes, by the rank that looks at them."""
+        """Names and inode numbers of the files to be examined, by the rank that examines them."""
 
     def small_files(self, found: Found, rows: Sequence[int]) -> None:
         for row in rows:
@@ -41,11 +41,12 @@ class LayoutVisitor(Finding):
     large_files = nodes = small_files
 
     def linked(self, found: Found, rows: Sequence[int]) -> None:
-        """All names of an inode come to one rank, which looks at the first of them."""
+        """Send all names of an inode to the same rank, which examines the inode once only."""
         for row in rows:
             self._add(found, row, found.rows.inode[row] % self._rank.size)
 
     def _add(self, found: Found, row: int, owner: int) -> None:
+        """Add the file in ``row`` to the batch of the rank ``owner``; count an item of another type as skipped."""
         if type_of(found.rows.mode[row]) != FILE:
             self._result.count(counts.SKIPPED)
             return
@@ -57,6 +58,7 @@ class LayoutVisitor(Finding):
             self._spawn(owner)
 
     def _spawn(self, owner: int) -> None:
+        """Spawn the task that examines the batch of the rank ``owner``."""
         names, inodes = self._batches.pop(owner)
         task = LookAtLayouts(self._place, pack_names(names), pack_numbers(inodes))
         self._result.spawn(task, len(names) * CALL_COST, owner=owner)
@@ -68,25 +70,28 @@ class LayoutVisitor(Finding):
 
 
 MOST_INODES = 1 << 20
-"""Inodes with several names that a rank remembers: one is forgotten when all its names were seen, or when there are too
-many. (Names outside the tree are never seen.)"""
+"""Largest number of inodes with several hard links that a rank remembers.
+
+An inode is dropped after all its names were seen, or if there are too many. (Names outside the tree are never seen.)
+"""
 
 
 class InodesSeen:
-    """The inodes with several names of which this rank has looked at one."""
+    """The inodes with several hard links of which this rank has examined one name."""
 
     def __init__(self, rank: Rank) -> None:
         self._to_come: dict[tuple[int, int], int] = {}
-        """How many further names they have."""
+        """Number of names of each inode that were not seen yet."""
 
     def add(self, status: os.stat_result) -> None:
+        """Remember the inode of a file that was examined, if it has several hard links."""
         if status.st_nlink > 1:
             self._to_come[status.st_dev, status.st_ino] = status.st_nlink - 1
-            if len(self._to_come) > MOST_INODES:  # the oldest is forgotten: its next name counts as another file
+            if len(self._to_come) > MOST_INODES:  # the oldest is dropped: its next name counts as another file
                 del self._to_come[next(iter(self._to_come))]
 
     def is_further_name(self, status: os.stat_result) -> bool:
-        """Of such an inode; each is asked for once."""
+        """Return True if the inode was examined already, by another name. Call this once for each name."""
         inode = status.st_dev, status.st_ino
         to_come = self._to_come.pop(inode, 0)
         if to_come > 1:
@@ -94,8 +99,9 @@ class InodesSeen:
         return to_come > 0
 
 
-class LookAtLayouts(Divisible, code=90, doing="looking at the layouts of files of", is_note=False):
-    """Of regular files, with their ``inodes`` (8 bytes each) as they were found."""
+class LookAtLayouts(Divisible, code=90, doing="reading the layouts of files of", is_note=False):
+    """Task that examines the layouts of regular files, whose ``inodes`` (8 bytes each) are those that the
+    scan found."""
 
     inodes: bytes
 
@@ -125,7 +131,10 @@ class LookAtLayouts(Divisible, code=90, doing="looking at the layouts of files o
     def _look(
         self, rank: Rank, result: Result, layout: LustreLayout, directory: int, name: bytes, inode: int
     ) -> Counter[str]:
-        """What is told of the file, unless it gets another layout; raises ``Problem``."""
+        """Examine one file, and return the sums to be reported; these are empty if its layout will be changed.
+
+        Raise ``Problem`` if it cannot be examined.
+        """
         place, options = self.place, rank.options
         status = source_status(directory, name)
         check_found(status, rank.source_device(place), inode)
