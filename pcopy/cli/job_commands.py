@@ -55,7 +55,7 @@ def _running_path(word: bytes) -> bytes:
 
 
 def _discard(word: bytes, program: str) -> None:
-    discard(word, partial(remove_temporaries, tell=partial(tell, program)), to_standard_error)
+    discard(word, partial(remove_temporaries, report=partial(tell, program)), to_standard_error)
 
 
 def _discard_all(jobs: dict[bytes, str], program: str, *, quiet: bool) -> None:

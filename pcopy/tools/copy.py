@@ -325,7 +325,7 @@ class CopyPreparation(Preparation):
             from pcopy.jobs.chosen import discard_superseded
             from pcopy.jobs.leftovers import remove_temporaries
 
-            discard_superseded(self._earlier.superseded, partial(remove_temporaries, tell=self._tell), self._tell)
+            discard_superseded(self._earlier.superseded, partial(remove_temporaries, report=self._tell), self._tell)
         if self.kept is None:
             return
         patience = None if ended.halted is None or status_of(ended.halted) is None else END_PATIENCE
