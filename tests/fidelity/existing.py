@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.fidelity.rows import MAKE, NO_DEVICES, Judge, Make, Row, like_made, make_device, make_fifo, make_socket
 from tests.support.attributes import ACCESS_ACL, DEFAULT_ACL, acl
 
-EXISTING = "Targets that exist"
+EXISTING = "Existing targets"
 
 KEEP = b"this is not the copier's to write to"
 
@@ -114,7 +114,7 @@ def kept() -> list[Row]:
         return (copy / "precious").read_bytes() == KEEP
 
     return [
-        Row(EXISTING, "a directory that is not empty is never lost to", f"a {SINGULAR[kind]}", MAKE[kind], judge,
+        Row(EXISTING, "a directory that is not empty is never replaced by", f"a {SINGULAR[kind]}", MAKE[kind], judge,
             "kept", prepare=full_directory)
         for kind in ("files", "symlinks", "FIFOs", "sockets")
     ]  # fmt: skip
@@ -158,8 +158,8 @@ def metadata() -> list[Row]:
         both = partial(make, kind=kind), partial(prepare, kind=kind)
         tests: dict[str, Judge] = {
             "mode, times and attributes become the source's": is_new,
-            "attributes that the source lacks are gone": partial(nothing_old, ("user.old",)),
-            "ACLs that the source lacks are gone": partial(nothing_old, (ACCESS_ACL, DEFAULT_ACL)),
+            "attributes that the source lacks are removed": partial(nothing_old, ("user.old",)),
+            "ACLs that the source lacks are removed": partial(nothing_old, (ACCESS_ACL, DEFAULT_ACL)),
         }
         for name, judge in tests.items():
             rows.append(Row(EXISTING, name, kind, both[0], judge, "existing", prepare=both[1]))
@@ -169,7 +169,7 @@ def metadata() -> list[Row]:
         (path / "new").write_bytes(b"new")
 
     rows.append(
-        Row(EXISTING, "what else is in an existing directory stays", "", add_other,
+        Row(EXISTING, "other items in an existing directory remain", "", add_other,
             lambda copy, _: (copy / "precious").read_bytes() == KEEP and (copy / "new").read_bytes() == b"new",
             "existing", prepare=full_directory)
     )  # fmt: skip

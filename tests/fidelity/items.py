@@ -24,7 +24,7 @@ PATTERN = bytes(range(256)) * 16
 
 CONTENTS = "Contents and kinds"
 NAMES = "Hard links, names, depth"
-CLOSED = "Directories and files that are closed"
+CLOSED = "Directories and files without permissions"
 
 HOLES: dict[str, tuple[int, Sequence[int]]] = {
     "in front": (8 * MIB, [7 * MIB]),
@@ -67,7 +67,7 @@ def contents() -> list[Row]:
     for system in ("XFS", "tmpfs"):
         make = partial(write_sparse, size=size, islands=islands)
         rows.append(Row(CONTENTS, "holes", f"on {system}", make, same_holes, run=system.lower()))
-    rows.append(Row(CONTENTS, "files in /proc, whose size is said to be 0", "", lambda _: None, same_bytes, run="proc"))
+    rows.append(Row(CONTENTS, "files in /proc, which report a size of 0", "", lambda _: None, same_bytes, run="proc"))
     for kind in KINDS:
         root_only = kind == "devices"
         run = "closed" if root_only else "main"

@@ -37,40 +37,42 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations" / "fidelity.m
 Cells = Mapping[Column, Mapping[str, str]]
 
 INTRODUCTION = f"""\
-# What arrives: the fidelity matrix
+# Fidelity matrix: data and metadata that a copy keeps
 
-What a copy keeps of each item, with pcopy and with the two tools that people use otherwise. This page is written by a
-test that makes every item, copies it with each tool, as root and as an ordinary user, and looks at the copy with
-`stat`, `readlink`, `read` and `getxattr`. It fails when the page is not what it finds.
+This table compares pcopy with `cp -a` and rsync: which data and metadata of each item are the same in the copy. A test
+writes this page. The test creates every item, copies it with each tool, as root and as an ordinary user, and examines
+the copy with `stat`, `readlink`, `read` and `getxattr`. The test fails if the page differs from its results.
 
 - `pcopy` stands for `pcopy SRC DST` without options: archive mode is the default.
-- `cp -a`: {{cp}}; `rsync -aHAXS`: {{rsync}}; as Debian 12 has them.
-- From ext4 to ext4, unless XFS or tmpfs is named, with umask 077.
-- The ordinary user copies files of its own, and in a few rows those of others that it may read.
+- `cp -a`: {{cp}}; `rsync -aHAXS`: {{rsync}}. These are the versions of Debian 12.
+- Source and destination are ext4, unless a row names XFS or tmpfs. The umask is 077.
+- The ordinary user copies the user's own files. A few rows use files of other users that this user may read.
 
 | word | meaning |
 |---|---|
-| {YES} | it arrives |
+| {YES} | the copy has this property |
 | {EXCUSED} | the user may not set it; counted in the summary, no failure |
-| {FAILS} | it does not arrive; the tool names the item, and its exit status is not 0 |
-| {NO} | it does not arrive, and the exit status doesn't tell |
-| {HANGS} | the tool waits for ever |
-| {NOTHING} | beyond any ordinary user, whatever the tool; so are the kinds that are marked "as root" |
+| {FAILS} | the copy does not have it; the tool names the item, and its exit status is not 0 |
+| {NO} | the copy does not have it, and the exit status does not show that |
+| {HANGS} | the tool never ends |
+| {NOTHING} | impossible for any ordinary user with any tool; the same holds for the kinds that are marked "as root" |
 
-Nothing can set an inode's number, its change time or its time of birth. Never copied on purpose, since it belongs to
-the file system or the host: `security.ima`, `security.evm`, `lustre.*`, what Lustre, GlusterFS and XFS keep under
-`trusted.*`, and what `/etc/xattr.conf` says to skip. An SELinux label that may not be set is told, and no failure.
+No tool can set an inode's number, its change time or its creation time. Some attributes belong to the file system or
+the host, and pcopy deliberately does not copy them: `security.ima`, `security.evm`, `lustre.*`, the attributes of
+Lustre, GlusterFS and XFS in `trusted.*`, and those that `/etc/xattr.conf` marks `skip`. If an SELinux label may not be
+set, pcopy reports that; it is no failure.
 """
 
 END = """
-## How this page is made
+## Updating this page
 
 ```sh
 python -m tests.fidelity.matrix > docs/operations/fidelity.md
 ```
 
-as root, in a checkout with the packages of `bin/install-debian-packages tests`. Rows and their judges are in
-`tests/fidelity`, the footnotes in its `notes.py`; `tests/fidelity/test_matrix.py` compares.
+Run this command as root, in a checkout with the packages of `bin/install-debian-packages tests`. `tests/fidelity`
+contains the rows and their checks, its `notes.py` the footnotes. `tests/fidelity/test_matrix.py` compares the page with
+new results.
 """
 
 

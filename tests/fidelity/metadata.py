@@ -25,7 +25,7 @@ from tests.support.files import mode_of
 OWNER = "Owner and mode"
 TIMES = "Times"
 XATTRS = "Extended attributes and ACLs"
-INHERITED = "What a destination would hand down"
+INHERITED = "Inheritance from the destination directory"
 
 SET_ID = 0o6000
 SECOND = 10**9
@@ -80,7 +80,7 @@ def owners() -> list[Row]:
 
     rows += on_kinds(
         OWNER,
-        "set-id bits of others, with their owner or not at all",
+        "set-id bits of others, only together with their owner",
         ("files", "directories"),
         somebody_elses,
         harmless,
@@ -136,7 +136,7 @@ def times() -> list[Row]:
     rows += [
         Row(
             TIMES,
-            "the source's own access times stay",
+            "access times of the source do not change",
             kind,
             partial(make_unread, kind=kind),
             lambda _, source: source.lstat().st_atime_ns == accessed,
@@ -303,7 +303,7 @@ def inherited() -> list[Row]:
     rows.append(
         Row(
             INHERITED,
-            "content below a default ACL that lets nobody write",
+            "content below a default ACL that permits no user to write",
             "",
             make_unwritable,
             lambda copy, _: (

@@ -49,7 +49,7 @@ class Row(NamedTuple):
         return "".join(letter if letter.isalnum() else "-" for letter in words)
 
 
-NO_DEVICES = "an ordinary user can't make devices"
+NO_DEVICES = "an ordinary user can't create devices"
 NO_TRUSTED = "the kernel hides `trusted.*` attributes from ordinary users"
 
 
