@@ -30,8 +30,8 @@ class Note(NamedTuple):
 
 _A_FILE = "a file over"
 _MODE_0 = (
-    "An ordinary user can't read a file or directory of mode 0, not even as its owner. The tool reports it, and the exit "
-    "status is not 0."
+    "An ordinary user can't read a file or directory of mode 0, not even as its owner. The tool reports it, and the "
+    "exit status is not 0."
 )
 _SILENCE = "Omitted without a message, status 0: an ordinary user may not set it."
 
