@@ -16,12 +16,12 @@ SLOW = "slow"
 class State(Enum):
     """What is there before a run, and what is asked after it."""
 
-    NOTHING = "no copy is there"
-    COPIED = "a copy is there already"
-    REMOVED = "a copy is there, and is to be removed"
-    CHANGED = "a copy is there, and is to be changed"
+    NOTHING = "no copy exists"
+    COPIED = "a copy exists"
+    REMOVED = "an existing copy is removed"
+    CHANGED = "an existing copy is changed"
     READ = "the source is only read"
-    PACKED = "an archive of the source is there"
+    PACKED = "an archive of the source exists"
 
 
 Ways = Callable[[Sequence[str]], dict[str, Way]]
@@ -112,11 +112,11 @@ COPYING = {
         Scenario("hundreds", "Some large files", "hundreds", ("xfs",), _copies),
         Scenario("heavy", "Files of very different sizes", "heavy", ("xfs",), _copies),
         Scenario("small", "Many small files", "small", _LOCAL, _copies),
-        Scenario("start", "One small file: the start", "one", ("tmpfs",), _copies),
+        Scenario("start", "One small file: start-up time", "one", ("tmpfs",), _copies),
         Scenario("fdtree", "A deep tree with some files in each directory", "fdtree", ("xfs",), _copies),
         Scenario("directories", "Directories only", "directories", ("tmpfs", "xfs"), _copies),
         Scenario("links", "Hard links", "links", ("ext4",), _with_hard_links),
-        Scenario("again", "Once more, when nothing has changed", "small", ("xfs",), _again, "rsync -a", State.COPIED),
+        Scenario("again", "A second copy without changes", "small", ("xfs",), _again, "rsync -a", State.COPIED),
         Scenario("remove", "Removing", "small", _LOCAL, _removals, "rm -rf", State.REMOVED),
         Scenario("digests", "Digests of small files", "small", ("xfs",), _digests, ""),
         Scenario("digest", "Digests of a large file", "huge", ("xfs",), _digests, ""),

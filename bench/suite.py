@@ -74,15 +74,15 @@ SUITE = {
     scenario.name: scenario
     for scenario in (
         _of_many("walk", "Walking: names", _TREES, _names, "find", State.READ),
-        _of_many("walk-sizes", "Walking: what is larger than 1 KiB", _TREES, _sizes, "find", State.READ),
-        _of_many("summary", "Walking: sums", _TREES, _summary, "du", State.READ),
+        _of_many("walk-sizes", "Walking: files larger than 1 KiB", _TREES, _sizes, "find", State.READ),
+        _of_many("summary", "Walking: totals", _TREES, _summary, "du", State.READ),
         _of_many("chmod", "Changing modes", _TREES, _modes, "chmod -R", State.CHANGED),
         _of_many("chown", "Changing owners", _TREES, _owners, "chown -R", State.CHANGED),
         Scenario("compare", "Comparing metadata", "small", _TREES, _comparing, "rsync -n", State.COPIED),
         Scenario("contents", "Comparing contents", "small", _TREES, _contents, "diff -rq", State.COPIED),
-        Scenario("pack", "Making an archive", "small", ("tmpfs", "ext4"), _packing, "tar -c", State.READ),
-        Scenario("unpack", "Unpacking an archive", "small", ("tmpfs", "ext4"), _unpacking, "tar -x", State.PACKED),
-        Scenario("pack-large", "Making an archive of a large file", "large", ("ext4",), _packing, "tar -c", State.READ),
+        Scenario("pack", "Creating an archive", "small", ("tmpfs", "ext4"), _packing, "tar -c", State.READ),
+        Scenario("unpack", "Extracting an archive", "small", ("tmpfs", "ext4"), _unpacking, "tar -x", State.PACKED),
+        Scenario("pack-large", "Creating an archive of a large file", "large", ("ext4",), _packing, "tar -c", State.READ),
     )
 }
 
