@@ -82,7 +82,7 @@ SUITE = {
         Scenario("contents", "Comparing contents", "small", _TREES, _contents, "diff -rq", State.COPIED),
         Scenario("pack", "Creating an archive", "small", ("tmpfs", "ext4"), _packing, "tar -c", State.READ),
         Scenario("unpack", "Extracting an archive", "small", ("tmpfs", "ext4"), _unpacking, "tar -x", State.PACKED),
-        Scenario("pack-large", "Creating an archive of a large file", "large", ("ext4",), _packing, "tar -c", State.READ),
+        Scenario("pack-large", "Archiving a large file", "large", ("ext4",), _packing, "tar -c", State.READ),
     )
 }
 
