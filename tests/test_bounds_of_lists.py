@@ -75,7 +75,7 @@ LIMITS = {
 
 
 def rows() -> dict[str, str]:
-    text = (REPOSITORY / "docs/operations/limits.md").read_text().partition("## Files from outside")[2]
+    text = (REPOSITORY / "docs/operations/limits.md").read_text().partition("## Untrusted input files")[2]
     found = re.findall(r"^\| ([^|]+) \| ([^|]+) \| [^|]+ \|$", text, re.M)[1:]
     return {re.split(r": | \(", what)[0].strip(): limit for what, limit in found}
 
