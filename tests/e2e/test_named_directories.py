@@ -57,7 +57,7 @@ ROWS = {
     "ptar TMPDIR": Row("ptar", ("-cf", "a.tar", "-T", "list"), {"TMPDIR": "DIR"}),
 }
 
-DESTINATIONS = {("ptar", "--directory"): "it is a DST: docs/operations/security.md, who may attack what"}
+DESTINATIONS = {("ptar", "--directory"): "it is a DST: docs/operations/security.md, possible attackers"}
 """Options that name directories for which other rules hold."""
 
 
