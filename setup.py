@@ -1,4 +1,4 @@
-"""What setup.cfg cannot say: the kernel in C is built if it can be."""
+"""The part of the build configuration that setup.cfg cannot express: the C backend is compiled if possible."""
 
 from setuptools import setup
 

@@ -1,1 +1,4 @@
-"""Measures pcopy, from a checkout: ``python -m bench`` beside others, ``python -m bench.NAME`` one thing of it."""
+"""Benchmarks of pcopy, to be run from a checkout.
+
+``python -m bench`` compares pcopy with other programs; ``python -m bench.NAME`` measures one property.
+"""

@@ -1,8 +1,9 @@
-"""Measures pcopy against what others copy with, and against the bare system calls: ``python -m bench``.
+"""Compare pcopy with other programs that copy, and with the bare system calls: ``python -m bench``.
 
-The ways take turns, in another order each round; the source is in the page cache. Before the rounds each way runs once
-untimed and is checked: rsync finds no difference between source and copy. A copy is over when it is on storage: after
-commands that do not sync, ``sync -f`` is run and counted. File systems are in memory. Mounting needs root.
+The ways to copy take turns, in another order each round; the source is in the page cache. Before the rounds, each way
+runs once untimed and its copy is checked: rsync must find no difference from the source. A copy ends when it is on
+storage: after commands that do not sync, ``sync -f`` is run and timed, too. The file systems are in memory. Mounting
+them requires root.
 """
 
 from __future__ import annotations
@@ -33,21 +34,27 @@ from bench.turns import in_turns, remove
 from bench.ways import PROCESSORS, Way
 
 TINY = 0.002
+"""The scale of the datasets for ``--scale tiny``."""
 
 EXPIRY_GRACE = 0.2
-"""Seconds after which the kernel has forgotten a name or an attribute for certain, beyond its timeout."""
+"""Seconds beyond the timeout of names and attributes after which Linux has certainly dropped them from its caches."""
 
 THERE = "there"
-"""The copy that all ways find, where there is one before they run."""
+"""The name of the copy that exists before the runs, in scenarios that start with one."""
 
 _COMPARED = (State.NOTHING, State.COPIED, State.PACKED)
-"""Where a copy is to be like its source afterwards."""
+"""States after which the copy must be equal to its source."""
 
 _ORACLE = ("rsync", "-aHAXn", "--checksum", "--modify-window=-1", "--itemize-changes", "--delete")
+"""The command that compares a copy with its source."""
 
 
 class Places(NamedTuple):
-    """``source`` and ``base``, in which copies are made, as commands see them; ``below`` is where both lie for real."""
+    """The directories of a measurement.
+
+    ``source``, and ``base``, in which copies are created, are the paths that commands get. ``below`` has the same two
+    directories without the slow file system in between, whose ``mounts`` are listed.
+    """
 
     source: Path
     base: Path
@@ -56,6 +63,7 @@ class Places(NamedTuple):
 
 
 def main() -> int:
+    """Measure the scenarios that the command line selects, print the results, and return the exit status."""
     arguments = _parser().parse_args()
     filesystems.end_on_sigterm()
     if arguments.peers is not None:
@@ -77,15 +85,16 @@ def main() -> int:
 
 
 def _keep(file: Path, result: dict[str, object]) -> None:
-    """Adds a result to the file, or puts it in the place of an older one of its scenario and file system."""
-    kept: list[dict[str, object]] = json.loads(file.read_text()) if file.exists() else []
-    places = {(each["scenario"], each["fs"]): at for at, each in enumerate(kept)}
-    at = places.get((result["scenario"], result["fs"]), len(kept))
-    kept[at : at + 1] = [result]
-    file.write_text("[\n" + ",\n".join(map(json.dumps, kept)) + "\n]\n")
+    """Write a result to the JSON file. It replaces an older result of the same scenario and file system."""
+    results: list[dict[str, object]] = json.loads(file.read_text()) if file.exists() else []
+    positions = {(each["scenario"], each["fs"]): at for at, each in enumerate(results)}
+    at = positions.get((result["scenario"], result["fs"]), len(results))
+    results[at : at + 1] = [result]
+    file.write_text("[\n" + ",\n".join(map(json.dumps, results)) + "\n]\n")
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=SCENARIOS, metavar="SCENARIO", help=f"of {', '.join(SCENARIOS)}")
     parser.add_argument("--fs", nargs="+", choices=[*filesystems.KINDS, SLOW], help="only on these")
@@ -96,18 +105,19 @@ def _parser() -> argparse.ArgumentParser:
     peers = "other programs to compare with, if they are installed (default: all that are)"
     parser.add_argument("--peers", nargs="*", metavar="PROGRAM", help=peers)
     parser.add_argument("--delay", type=int, default=1000, help="of slow operations, microseconds (default 1000)")
-    timeouts = "seconds for which the kernel remembers names and attributes of a slow file system (default 1)"
+    timeouts = "seconds for which Linux caches names and attributes of a slow file system (default 1)"
     parser.add_argument("--timeouts", type=float, default=1, help=timeouts)
     parser.add_argument("--memory", type=Path, default=Path("/dev/shm"), help="a directory on a tmpfs")
-    parser.add_argument("--json", type=Path, help="adds all times to this file, for python -m bench.page")
+    parser.add_argument("--json", type=Path, help="add all times to this file, for python -m bench.page")
     return parser
 
 
 def _about(arguments: argparse.Namespace) -> dict[str, object]:
+    """Return what is to be known about a measurement: command, date, commit, machine, load and parameters."""
     cpu = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     words = [word for at, word in enumerate(sys.argv[1:]) if not {word, sys.argv[at]} & {"--json", "--memory"}]
-    asked = ["git", "-C", str(CHECKOUT), "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(asked, check=False, capture_output=True, text=True).stdout.strip()
+    command = ["git", "-C", str(CHECKOUT), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(command, check=False, capture_output=True, text=True).stdout.strip()
     return {
         "command": shlex.join(["python", "-m", "bench", *words]),
         "date": time.strftime("%Y-%m-%d"),
@@ -123,6 +133,7 @@ def _about(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def _measure(scenario: Scenario, kind: str, options: Sequence[str], arguments: argparse.Namespace) -> dict[str, object]:
+    """Measure one scenario on file systems of the type ``kind``, print the times, and return them for the JSON file."""
     dataset = SHAPES[scenario.shape_on(kind)](arguments.scale)
     compare = scenario.ways(options)
     against = scenario.against or next(iter(compare))
@@ -139,7 +150,9 @@ def _measure(scenario: Scenario, kind: str, options: Sequence[str], arguments: a
     print(f"\n{scenario.title}: {dataset.label}, {where}\n{compared(times, against)}", flush=True)
     for name, run in runs.items():
         if run.differences:
-            print(f"{name} makes no faithful copy: {run.differences} differences, as {run.example!r}", flush=True)
+            print(
+                f"{name}: the copy differs from its source in {run.differences} items, as {run.example!r}", flush=True
+            )
     return {
         "scenario": scenario.name,
         "title": scenario.title,
@@ -154,18 +167,25 @@ def _measure(scenario: Scenario, kind: str, options: Sequence[str], arguments: a
 
 
 def _make_old(tree: Path) -> None:
-    """rsync takes times of one second for equal, and so copies none of a tree that has just been made."""
+    """Set all modification times to an old one.
+
+    rsync treats times within one second as equal, and so would copy nothing of a tree that has just been created.
+    """
     subprocess.run(["find", tree, "-exec", "touch", "-h", "-d", "2020-02-02 02:02:02.123456789", "{}", "+"], check=True)
 
 
 def _copy(source: Path, base: Path, name: str = THERE) -> None:
+    """Copy ``source`` to ``base / name`` with cp, and sync the file system."""
     subprocess.run(["cp", "-aT", source, base / name], check=True)
     remove(base / "nothing")
 
 
 @contextmanager
 def _places(kind: str, dataset: Dataset, arguments: argparse.Namespace) -> Iterator[Places]:
-    """The dataset, and where copies go: on two file systems, so that none is a clone; with tmpfs in two directories."""
+    """Create the dataset, and yield its directories and the ones for copies.
+
+    They are on two file systems, so that no copy is a clone; with tmpfs, in two directories.
+    """
     with ExitStack() as stack:
         size = filesystems.room_for(dataset.size, dataset.files + dataset.directories)
         real = "tmpfs" if kind == SLOW else kind
@@ -187,7 +207,10 @@ def _places(kind: str, dataset: Dataset, arguments: argparse.Namespace) -> Itera
 
 
 class _Runs:
-    """The runs of one way; each copy gets a name of its own and is removed before the next, which nobody times."""
+    """The runs of one way.
+
+    Each copy has its own name, and is removed before the next run, outside of the timed period.
+    """
 
     def __init__(self, scenario: Scenario, way: Way, places: Places, arguments: argparse.Namespace) -> None:
         self._before = scenario.before
@@ -203,19 +226,23 @@ class _Runs:
         self.example = ""
 
     def check(self) -> None:
-        """Runs it once, and looks at what is there then."""
+        """Run the way once and check the copy.
+
+        Raise ``SystemExit`` if it is wrong; differences of other programs are only counted.
+        """
         copy = self._run()[1]
         if self._before is State.REMOVED and os.path.lexists(copy):
-            raise SystemExit(f"{self._way.shown()}: something is left")
+            raise SystemExit(f"{self._way.shown()}: not everything was removed")
         if self._before in _COMPARED:
             words = [*_ORACLE, f"{self._places.below[0]}/", f"{copy}/"]
-            told = subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()
-            if told and self._way.faithful:
-                raise SystemExit(f"{self._way.shown()}: the copy is not like its source:\n{told[:20]}")
-            self.differences, self.example = len(told), told[0] if told else ""
+            lines = subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()
+            if lines and self._way.faithful:
+                raise SystemExit(f"{self._way.shown()}: the copy differs from its source:\n{lines[:20]}")
+            self.differences, self.example = len(lines), lines[0] if lines else ""
         self._clear(copy)
 
     def once(self) -> Time:
+        """Run the way once and return its time. Count operations on slow file systems."""
         mounts = self._places.mounts
         if mounts:
             time.sleep(self._forgotten)
@@ -229,19 +256,22 @@ class _Runs:
         return taken
 
     def told(self, times: list[Time]) -> dict[str, object]:
-        """For the file."""
-        told: dict[str, object] = {
+        """Return the results of this way for the JSON file."""
+        result: dict[str, object] = {
             "command": self._way.shown(),
             "wall": [round(each.wall, 4) for each in times],
             "processor": [round(each.processor, 4) for each in times],
             "differences": self.differences,
         }
         if self._places.mounts:
-            told |= {"operations": self.operations, "most at once": self.most_at_once}
-        return told
+            result |= {"operations": self.operations, "most at once": self.most_at_once}
+        return result
 
     def _run(self) -> tuple[Time, Path]:
-        """Returns where the copy lies for real, too."""
+        """Prepare the scenario's state and run the way once.
+
+        Return its time, and the path of the copy without the slow file system.
+        """
         source, base = self._places.below
         (base / "keep").mkdir(exist_ok=True)
         self._number += 1
@@ -254,9 +284,11 @@ class _Runs:
         return timed(*self._way.commands(self._places.source, self._places.base / name)), base / name
 
     def _counts(self) -> Counter[str]:
+        """Return the numbers of operations on all slow file systems so far, by type."""
         return sum((mount.counts() for mount in self._places.mounts), Counter())
 
     def _clear(self, copy: Path) -> None:
+        """Remove the copy, unless all runs share it, and the files that runs put next to it."""
         remove(copy.with_name("keep"), *([] if self._before is State.COPIED else [copy]))
 
 

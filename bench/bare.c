@@ -1,12 +1,14 @@
-/* What copying a tree costs in C: the system calls for each file, and nothing else (a fstat and a fchown more than pcopy).
+/* The minimum cost of copying a tree: a C program that makes only the system calls for each file (one fstat and one
+ * fchown more than pcopy).
  *
- *   bare -p PROCESSES SOURCE TARGET     processes that share what is to do, as ranks do
- *   bare -t THREADS SOURCE TARGET       threads of one process: that many operations are in flight where each is slow
+ *   bare -p PROCESSES SOURCE TARGET     processes that share the work, as ranks do
+ *   bare -t THREADS SOURCE TARGET       threads of one process, with one operation in flight each
  *
- * TARGET must not exist. Each directory is listed by one worker; its files are copied in slices, by all. Per file: stat;
- * open, fstat, read, flistxattr, fstat, close; create, write, fchown, fchmod, futimens, close. Directories get their
- * metadata when all below them is done. Symlinks are copied, too. Anything else (extended attributes, devices) ends
- * the program, as does each error. Hard links are split, and holes filled: this is no tool for copying.
+ * TARGET must not exist. Each directory is listed by one worker; its files are copied in slices, by all workers. Per
+ * file: stat; open, fstat, read, flistxattr, fstat, close; create, write, fchown, fchmod, futimens, close. Directories
+ * get their metadata when everything below them is done. Symbolic links are copied, too. Anything else (extended
+ * attributes, devices) ends the program, as does each error. Hard links are split and holes are filled: this is not a
+ * tool for copying.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -26,19 +28,19 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#define ARENA (16ul << 30) /* of addresses; memory is taken as it is used, and never given back */
+#define ARENA (16ul << 30) /* bytes of address space; memory is allocated when it is touched, and never freed */
 #define BUFFER (1 << 20)
 #define SLICE_BYTES 4096
 
 struct directory {
     struct directory *parent;
-    _Atomic long left;  /* slices and directories in it that are not done, and its own listing */
-    int source, target; /* open in all threads; -1 with processes, each of which opens its own */
+    _Atomic long remaining; /* slices and subdirectories that are not done, and its own listing */
+    int source, target; /* descriptors for all threads; -1 with processes, each of which opens its own */
     struct stat status;
     char path[];
 };
 
-/* ``number`` names to copy, each ended by a zero; 0: the directory is to be listed. */
+/* A unit of work: ``number`` names to copy, each with a final zero byte; with 0 names, list the directory. */
 struct unit {
     struct unit *next;
     struct directory *directory;
@@ -49,8 +51,8 @@ struct unit {
 struct shared {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct unit *waiting; /* newest first, so that few directories are open at once */
-    long undone;          /* units that wait or are under way */
+    struct unit *waiting; /* newest first, so that few directories are open at the same time */
+    long undone;          /* units that wait or are being processed */
     _Atomic size_t used;
 };
 
@@ -59,7 +61,7 @@ static int source_root, target_root;
 static bool in_threads;
 static unsigned slice_names;
 
-/* What a worker had open last, where directories are not open for all. */
+/* The directory that a process has opened last. Threads share descriptors instead. */
 static __thread struct directory *current;
 static __thread int current_source, current_target;
 
@@ -79,7 +81,7 @@ static void *take(size_t size)
     return (char *)shared + start;
 }
 
-/* ---- what is to do ---- */
+/* ---- queue of units ---- */
 
 static void push(struct unit *unit)
 {
@@ -91,7 +93,7 @@ static void push(struct unit *unit)
     pthread_mutex_unlock(&shared->lock);
 }
 
-/* The next unit, when there is one; NULL if all is done. */
+/* Wait for a unit and return it; return NULL if all are done. */
 static struct unit *pop(void)
 {
     pthread_mutex_lock(&shared->lock);
@@ -116,10 +118,10 @@ static void push_directory(struct directory *parent, const char *path, const cha
 {
     size_t length = strlen(path) + strlen(name) + 2;
     struct directory *directory = take(sizeof *directory + length);
-    *directory = (struct directory){.parent = parent, .left = 1, .source = -1, .target = -1};
+    *directory = (struct directory){.parent = parent, .remaining = 1, .source = -1, .target = -1};
     snprintf(directory->path, length, "%s%s%s", path, *path ? "/" : "", name);
     if (parent)
-        atomic_fetch_add(&parent->left, 1);
+        atomic_fetch_add(&parent->remaining, 1);
     struct unit *unit = take(sizeof *unit);
     *unit = (struct unit){.directory = directory};
     push(unit);
@@ -127,7 +129,7 @@ static void push_directory(struct directory *parent, const char *path, const cha
 
 /* ---- items ---- */
 
-static void dress(int source, int target, const struct stat *status, const char *path, const char *name)
+static void apply_metadata(int source, int target, const struct stat *status, const char *path, const char *name)
 {
     if (flistxattr(source, NULL, 0) != 0) {
         errno = ENOTSUP;
@@ -160,12 +162,12 @@ static void copy_file(int sources, int targets, const char *path, const char *na
     int source = openat(sources, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (source < 0 || fstat(source, &before))
         fail("open", path, name);
-    off_t left = before.st_size;
+    off_t remaining = before.st_size;
     int target = -1;
     do {
-        size_t wanted = left < BUFFER ? left + 1 : BUFFER;
+        size_t wanted = remaining < BUFFER ? remaining + 1 : BUFFER;
         ssize_t got = read(source, buffer, wanted);
-        if (got < 0 || got > left || (!got && left)) {
+        if (got < 0 || got > remaining || (!got && remaining)) {
             errno = got < 0 ? errno : ESTALE;
             fail("read", path, name);
         }
@@ -174,9 +176,9 @@ static void copy_file(int sources, int targets, const char *path, const char *na
         if (target < 0)
             fail("create", path, name);
         write_all(target, buffer, got, path, name);
-        left -= got;
-    } while (left);
-    dress(source, target, &before, path, name);
+        remaining -= got;
+    } while (remaining);
+    apply_metadata(source, target, &before, path, name);
     if (fstat(source, &after) || close(source))
         fail("close", path, name);
     if (after.st_ctim.tv_sec != before.st_ctim.tv_sec || after.st_ctim.tv_nsec != before.st_ctim.tv_nsec) {
@@ -237,12 +239,13 @@ static void enter(struct directory *directory)
     current_target = in_threads && directory->target >= 0 ? directory->target : opened(target_root, directory->path);
 }
 
-/* One thing in the directory is done; with the last, the directory is, and then one thing in its parent. */
+/* Record that one part of the directory is done. After the last part, apply the directory's metadata, and record the
+ * same for its parent. */
 static void one_done(struct directory *directory)
 {
-    while (directory && atomic_fetch_sub(&directory->left, 1) == 1) {
+    while (directory && atomic_fetch_sub(&directory->remaining, 1) == 1) {
         enter(directory);
-        dress(current_source, current_target, &directory->status, directory->path, "");
+        apply_metadata(current_source, current_target, &directory->status, directory->path, "");
         if (in_threads) {
             close(current_source);
             close(current_target);
@@ -256,7 +259,7 @@ static void push_slice(struct directory *directory, struct unit *slice)
 {
     struct unit *unit = take(sizeof *unit + slice->size);
     memcpy(unit, slice, sizeof *slice + slice->size);
-    atomic_fetch_add(&directory->left, 1);
+    atomic_fetch_add(&directory->remaining, 1);
     push(unit);
     slice->number = slice->size = 0;
 }
@@ -362,7 +365,7 @@ static int run(int workers)
         if (!child) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             if (getppid() != parent)
-                _exit(1); /* it ended before it could be told */
+                _exit(1); /* the parent ended before PR_SET_PDEATHSIG was in effect */
             work(NULL);
             _exit(0);
         }
@@ -371,7 +374,7 @@ static int run(int workers)
         int status;
         failed = wait(&status) < 0 || status;
     }
-    return failed; /* and with this process the others end, which would wait for what is never done */
+    return failed; /* after a failure, other processes would wait forever: they end with this one (PR_SET_PDEATHSIG) */
 }
 
 int main(int argc, char **argv)

@@ -1,6 +1,7 @@
-"""Makes what is copied. ``python -m bench.datasets SHAPE DIRECTORY`` makes one to keep; benchmarks make their own.
+"""Datasets to copy. ``python -m bench.datasets SHAPE DIRECTORY`` creates one to keep; benchmarks create their own.
 
-No two files are alike, nor two MiB of one, and nothing compresses or has holes. The same shape has the same sizes.
+No two files and no two MiB of a file are equal; nothing is compressible or has holes. The same shape always has the
+same sizes.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from random import Random
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 _BLOCK = Random(0).randbytes(MIB)
+"""Random bytes, from which the contents of all files are made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """What it is called, how much of the file system it takes, and how it is made in an existing directory.
+    """A dataset: its ``label``, its sizes, and the function ``make`` that creates it in an existing directory.
 
-    ``size`` is in bytes; ``files`` counts regular files, ``directories`` the others.
+    ``size`` is the total in bytes, ``files`` the number of regular files, ``directories`` that of directories.
     """
 
     label: str
@@ -34,6 +36,10 @@ class Dataset:
 
 
 def _write(directory: int, name: str, number: int, size: int) -> None:
+    """Write a new file.
+
+    ``number`` makes its contents differ from those of other files. Raise ``OSError`` if that fails.
+    """
     file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=directory)
     try:
         for start in range(0, size, MIB):
@@ -46,7 +52,7 @@ def _write(directory: int, name: str, number: int, size: int) -> None:
 
 
 def _fill(directory: Path, files: Iterable[tuple[int, int]]) -> None:
-    """Makes files in a directory; each is told by its number and size."""
+    """Create files in a directory. Each is given by its number and its size in bytes."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for number, size in files:
@@ -56,7 +62,7 @@ def _fill(directory: Path, files: Iterable[tuple[int, int]]) -> None:
 
 
 def of_sizes(label: str, sizes: list[int], per_directory: int) -> Dataset:
-    """One file of each size, ``per_directory`` to a directory."""
+    """Return a dataset with one file of each size, ``per_directory`` files in each directory."""
 
     def make(root: Path) -> None:
         for start in range(0, len(sizes), per_directory):
@@ -68,19 +74,25 @@ def of_sizes(label: str, sizes: list[int], per_directory: int) -> Dataset:
 
 
 def small_files(files: int, size: int, per_directory: int) -> Dataset:
-    """``files`` files of ``size`` bytes, ``per_directory`` to a directory."""
+    """Return a dataset of ``files`` files of ``size`` bytes, ``per_directory`` files in each directory."""
     return of_sizes(f"{files:,} files of {size:,} bytes, {per_directory:,} a directory", [size] * files, per_directory)
 
 
 def heavy_tailed(files: int, least: int, most: int) -> Dataset:
-    """Sizes from ``least`` to ``most`` bytes, as in file systems: there is a half as many files of twice the size."""
+    """Return a dataset of files from ``least`` to ``most`` bytes, distributed as in real file systems.
+
+    There are half as many files of twice the size.
+    """
     random = Random(files)
     sizes = [min(int(least / (1 - random.random() * (1 - least / most))), most) for _ in range(files)]
     return of_sizes(f"{files:,} files of {least / KIB:.0f} KiB to {most / MIB:.0f} MiB", sizes, 100)
 
 
 def many_files(files: int) -> Dataset:
-    """Nine of ten in directories of 100, the others in directories of 10,000. One in 100 has 4 KiB, the others none."""
+    """Return a dataset of very many files: one in 100 has 4 KiB, the others are empty.
+
+    Nine of ten are in directories of 100 files, the others in directories of 10,000.
+    """
     few = files * 9 // 10
     spans = [(start, min(start + 100, few)) for start in range(0, few, 100)]
     spans += [(start, min(start + 10_000, files)) for start in range(few, files, 10_000)]
@@ -96,7 +108,7 @@ def many_files(files: int) -> Dataset:
 
 
 def large_file(size: int) -> Dataset:
-    """One file, called ``large``."""
+    """Return a dataset of one file of ``size`` bytes, named ``large``."""
 
     def make(root: Path) -> None:
         descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
@@ -109,7 +121,10 @@ def large_file(size: int) -> Dataset:
 
 
 def fdtree(levels: int, width: int, files: int, size: int) -> Dataset:
-    """``levels`` levels of directories below the root, ``width`` in each of the level above; ``files`` in each."""
+    """Return a tree of directories with ``levels`` levels below the root.
+
+    Each directory has ``width`` subdirectories, except those of the last level, and ``files`` files of ``size`` bytes.
+    """
 
     def places(root: Path, level: int) -> Iterator[Path]:
         yield root
@@ -130,7 +145,7 @@ def fdtree(levels: int, width: int, files: int, size: int) -> Dataset:
 
 
 def directories_only(files: int, per_directory: int) -> Dataset:
-    """The directories of ``small_files``, without the files."""
+    """Return a dataset of the directories of ``small_files``, without the files."""
 
     def make(root: Path) -> None:
         for number in range(-(-files // per_directory)):
@@ -140,11 +155,11 @@ def directories_only(files: int, per_directory: int) -> Dataset:
 
 
 def hard_links(files: int, names: int) -> Dataset:
-    """``files`` files of 4 KiB with ``names`` names each, every one in another directory."""
-    plain = small_files(files, 4 * KIB, 100)
+    """Return a dataset of ``files`` files of 4 KiB, each with ``names`` names in different directories."""
+    single = small_files(files, 4 * KIB, 100)
 
     def make(root: Path) -> None:
-        plain.make(root)
+        single.make(root)
         for directory in sorted(root.iterdir()):
             for number in range(1, names):
                 other = root / f"{directory.name}-{number}"
@@ -153,19 +168,20 @@ def hard_links(files: int, names: int) -> Dataset:
                     os.link(file, other / file.name)
 
     label = f"{files:,} files of 4,096 bytes with {names} names each"
-    return Dataset(label, files * names, plain.size, make, plain.directories * names)
+    return Dataset(label, files * names, single.size, make, single.directories * names)
 
 
 Shape = Callable[[float], Dataset]
-"""Makes a dataset larger or smaller; 1 takes some GiB of memory and some seconds a copy."""
+"""A function that returns a dataset for a scale. With scale 1, it takes some GiB of memory and some seconds to copy."""
 
 
 def _scaled(number: int, scale: float, least: int = 1) -> int:
+    """Return ``number`` multiplied by ``scale``, but at least ``least``."""
     return max(least, round(number * scale))
 
 
 def _levels(width: int, directories: float) -> int:
-    """Of a tree that has about so many directories, and not more."""
+    """Return the number of levels of a tree that has about ``directories`` directories, and not more."""
     counts = accumulate(width**level for level in range(32))
     return max(1, sum(1 for count in counts if count <= directories) - 1)
 
@@ -185,12 +201,14 @@ SHAPES: dict[str, Shape] = {
     "2000-in-20": lambda scale: small_files(_scaled(2000, scale, 200), 4 * KIB, 100),
     "2000-in-1": lambda scale: small_files(_scaled(2000, scale, 100), 4 * KIB, 2000),
 }
+"""The datasets of the benchmarks, by name."""
 
 
 def main() -> int:
+    """Create the dataset that the command line selects, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m bench.datasets", description=__doc__)
     parser.add_argument("shape", choices=SHAPES)
-    parser.add_argument("directory", type=Path, help="is made")
+    parser.add_argument("directory", type=Path, help="is created")
     parser.add_argument("--scale", type=float, default=1.0)
     arguments = parser.parse_args()
     dataset = SHAPES[arguments.shape](arguments.scale)

@@ -1,6 +1,6 @@
-"""What it costs a short job that it could be resumed: copies by this checkout against copies by an older one, in turns.
+"""Measure what the ability to resume costs a short job: copies by this checkout and by an older one take turns.
 
-The jobs are kept on the destination's file system, where another program may write all the time.
+The jobs are stored on the destination's file system, to which another program may write all the time.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from bench.timing import CHECKOUT, PCOPY, compared, timed
 from bench.turns import in_turns, remove
 
 BEFORE = "before"
+"""The label of the older checkout's copies."""
 _WRITER = """
 import os, sys
 while True:
@@ -27,17 +28,19 @@ while True:
             file.write(bytes(1 << 20))
         os.fsync(file.fileno())
 """
+"""The program that writes to a file and syncs it, again and again."""
 
 
 def main() -> int:
+    """Run the comparison, print the times, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m bench.early_ends", description=__doc__)
     parser.add_argument("before", type=Path, help="the older checkout")
-    parser.add_argument("--files", type=int, default=20_000, help="a second that a copy takes (default %(default)s)")
+    parser.add_argument("--files", type=int, default=20_000, help="files per second of a copy (default %(default)s)")
     parser.add_argument("--fs", nargs="+", choices=filesystems.KINDS, default=["ext4"])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--memory", type=Path, default=Path("/dev/shm"), help="a directory on a tmpfs")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--seconds", type=float, nargs="+", default=[1, 6], help="how long copies take, about")
+    parser.add_argument("--seconds", type=float, nargs="+", default=[1, 6], help="approximate time of each copy")
     arguments = parser.parse_args()
     filesystems.end_on_sigterm()
     checkouts = {BEFORE: arguments.before.resolve(), "now": CHECKOUT}
@@ -68,7 +71,7 @@ def main() -> int:
 
 @contextmanager
 def writer(path: Path) -> Iterator[None]:
-    """While it lasts somebody writes to ``path``, and syncs it each 64 MiB."""
+    """Run another process that writes to ``path`` and syncs it every 64 MiB, while the context lasts."""
     process = subprocess.Popen([sys.executable, "-c", _WRITER, os.fspath(path)])
     try:
         yield

@@ -1,6 +1,6 @@
-"""File systems in memory to measure on: plain tmpfs, and loop-mounted images that lie on one. Mounting needs root.
+"""File systems in memory for measurements: tmpfs, and loop-mounted images on a tmpfs. Mounting requires root.
 
-Each is unmounted and removed when its context ends, whatever ends it, an interrupt and SIGTERM included.
+Each is unmounted and removed when its context ends, also after an exception, an interrupt or SIGTERM.
 """
 
 from __future__ import annotations
@@ -17,30 +17,35 @@ from pathlib import Path
 from types import FrameType
 
 KINDS = ("tmpfs", "ext4", "xfs")
+"""The supported types of file systems."""
 
 SMALLEST_IMAGE = 1 << 30
-"""Bytes: room for the journal, and for XFS at all."""
+"""The minimum size of an image in bytes: it leaves room for the journal, and XFS requires some hundred MiB."""
 
 _BYTES_PER_INODE = 8192
 
 _MAKE = {
-    # Nothing is left to be initialized in the background, while something else is measured.
+    # Without the lazy options, ext4 initialises tables in the background, which would disturb measurements.
     "ext4": ["mkfs.ext4", "-q", "-F", "-i", str(_BYTES_PER_INODE), "-E", "lazy_itable_init=0,lazy_journal_init=0"],
     "xfs": ["mkfs.xfs", "-q", "-f"],
 }
 
 
 def room_for(size: int, files: int) -> int:
-    """Bytes of an image that holds ``files`` files of altogether ``size`` bytes twice: as source and as copy."""
+    """Return the size in bytes of an image for two copies of ``files`` files with ``size`` bytes in total."""
     blocks = 2 * (size + files * 4096)
     return SMALLEST_IMAGE + max(blocks + blocks // 8, 2 * files * _BYTES_PER_INODE)
 
 
 @contextmanager
 def mounted(kind: str, size: int, memory: Path) -> Iterator[Path]:
-    """A new, empty file system of ``kind`` and of ``size`` bytes; ``memory`` is a directory of a tmpfs.
+    """Create and mount an empty file system of the type ``kind`` and yield a directory on it.
 
-    Yields a directory on it. Raises ``CalledProcessError`` if it can't be made or mounted.
+    Args:
+        size: its size in bytes.
+        memory: a directory on a tmpfs.
+
+    Raise ``CalledProcessError`` if it cannot be created or mounted.
     """
     if kind not in KINDS:
         raise ValueError(f"no such kind of file system: {kind}")
@@ -62,10 +67,11 @@ def mounted(kind: str, size: int, memory: Path) -> Iterator[Path]:
 
 
 def _unmount(point: Path) -> None:
+    """Unmount ``point``, lazily if a process still has it open."""
     if not os.path.ismount(point):
         return
     if subprocess.run(["umount", str(point)], check=False).returncode:
-        # Somebody still has it open: gone from the tree now, and from memory when they are.
+        # A process still has it open: it is removed from the tree now, and from memory when that process closes it.
         _run(["umount", "--lazy", str(point)])
 
 
@@ -74,7 +80,7 @@ def _run(words: list[str]) -> None:
 
 
 def end_on_sigterm() -> None:
-    """Makes SIGTERM raise ``SystemExit``, so that contexts end in order."""
+    """Make SIGTERM raise ``SystemExit``, so that contexts are left in order."""
 
     def end(number: int, _frame: FrameType | None) -> None:
         sys.exit(128 + number)

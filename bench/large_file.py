@@ -1,6 +1,6 @@
-"""Compares ways to move the bytes of a large file: copy_file_range(2), or reading and writing, in pieces of any size.
+"""Compare ways to move the bytes of a large file: copy_file_range(2), or read and write, in pieces of several sizes.
 
-One process, source in the page cache; the ways take turns in random order. The file's sync counts.
+One process copies; the source is in the page cache. The ways take turns in random order. The time includes the sync.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from bench import datasets, filesystems
 from bench.timing import Time, compared
 
 Mover = Callable[[int, int, int, int], None]
-"""Moves ``size`` bytes from a descriptor to another, ``piece`` bytes at once."""
+"""A function that copies ``size`` bytes from one descriptor to another, ``piece`` bytes per call."""
 
 
 def by_kernel(source: int, target: int, size: int, piece: int) -> None:
+    """Copy with copy_file_range(2)."""
     at = 0
     while at < size:
         moved = os.copy_file_range(source, target, min(piece, size - at), at, at)
@@ -31,6 +32,7 @@ def by_kernel(source: int, target: int, size: int, piece: int) -> None:
 
 
 def by_memory(source: int, target: int, size: int, piece: int) -> None:
+    """Copy through a buffer with preadv(2) and pwrite(2)."""
     buffer = memoryview(bytearray(piece))
     at = 0
     while at < size:
@@ -41,9 +43,11 @@ def by_memory(source: int, target: int, size: int, piece: int) -> None:
 
 
 WAYS: dict[str, Mover] = {"copy_file_range": by_kernel, "read/write": by_memory}
+"""The ways that are compared, by label."""
 
 
 def main() -> int:
+    """Run the comparison, print the times, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m bench.large_file", description=__doc__)
     parser.add_argument("--fs", nargs="+", choices=filesystems.KINDS, default=["ext4", "tmpfs"])
     parser.add_argument("--size", type=int, default=2048, help="MiB (default %(default)s)")
@@ -63,7 +67,7 @@ def main() -> int:
 
 
 def _take_turns(source: Path, target: Path, pieces: Sequence[int], rounds: int) -> dict[str, list[Time]]:
-    """The times of ``rounds`` copies in each way, in pieces of so many KiB."""
+    """Return the times of ``rounds`` copies in each way and piece size. ``pieces`` are in KiB."""
     trials = [(name, piece) for name in WAYS for piece in pieces]
     times: dict[str, list[Time]] = {f"{name}, {piece} KiB": [] for name, piece in trials}
     random = Random(rounds)
@@ -76,6 +80,7 @@ def _take_turns(source: Path, target: Path, pieces: Sequence[int], rounds: int) 
 
 
 def _copy(way: Mover, source: Path, target: Path, piece: int) -> Time:
+    """Copy once with ``way``, with an fsync at the end, and return the time. ``piece`` is in bytes."""
     processor, start = time.process_time(), time.monotonic()
     with open(source, "rb") as reading, open(target, "xb") as writing:
         way(reading.fileno(), writing.fileno(), os.fstat(reading.fileno()).st_size, piece)

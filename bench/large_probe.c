@@ -1,14 +1,15 @@
-/* Which way of copying one large file is best on a file system? One way a process; `bench/large_probe.py` compares them.
+/* Copy one large file in one of several ways, to find out which is best on a file system. `bench/large_probe.py`
+   compares them.
 
        large_probe WAY PIECE_KIB SOURCE TARGET [FLAG...]
 
    Ways: rw (read and write), cfr (copy_file_range), sendfile, splice, map (write from a mapping of the source), two
    (two threads write the two halves), turns (two threads write pieces in turn), pair (one thread reads, one writes,
    two buffers), direct (reads and writes with O_DIRECT in two threads), wdirect (only the writing is direct).
-   Flags: alloc (fallocate before), size (ftruncate before), keep (fallocate, keeping the size), early (write-back of
-   what was written is asked for every 8 MiB: sync_file_range), beside (by a thread), cached (direct: the source is read through the cache),
-   nosync, cfrtwo (two and turns use copy_file_range).
-   Prints seconds until copied, seconds with the sync, processor seconds. */
+   Flags: alloc (fallocate before), size (ftruncate before), keep (fallocate, keeping the size), early (start
+   write-back with sync_file_range after every 8 MiB), beside (do so in another thread), cached (with direct: read the
+   source through the cache), nosync (no sync at the end), cfrtwo (two and turns use copy_file_range).
+   Prints the seconds of the copy, the seconds with the sync, and the processor seconds. */
 
 #define _GNU_SOURCE
 #include <errno.h>

@@ -1,6 +1,7 @@
-"""Compares the ways of `large_probe.c` to copy one large file, beside cp; each is a process of its own, and syncs.
+"""Compare the ways of `large_probe.c` to copy one large file with each other and with cp. Each run is a process and
+syncs.
 
-The source is in the page cache; the ways take turns in random order.
+The source is in the page cache. The ways take turns in random order.
 """
 
 from __future__ import annotations
@@ -32,13 +33,17 @@ WAYS = (
     "direct 4096 alloc",
     "wdirect 4096 alloc",
 )
+"""The ways that are compared by default, as arguments of the C program."""
 
 
 def main() -> int:
+    """Compile the program, run the comparison, print the times, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m bench.large_probe", description=__doc__)
     parser.add_argument("--fs", nargs="+", choices=filesystems.KINDS, default=list(filesystems.KINDS))
     parser.add_argument("--size", type=int, default=1024, help="MiB (default %(default)s)")
-    parser.add_argument("--ways", nargs="+", default=WAYS, help="each is one word: 'rw 512 alloc'")
+    parser.add_argument(
+        "--ways", nargs="+", default=WAYS, help="arguments of the C program, each way as one word: 'rw 512 alloc'"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--memory", type=Path, default=Path("/dev/shm"), help="a directory on a tmpfs")
     arguments = parser.parse_args()
@@ -53,14 +58,14 @@ def main() -> int:
             with filesystems.mounted(kind, room, arguments.memory) as base:
                 dataset.make(base)
                 times = _take_turns(probe, base / "large", base / "copy", arguments.ways, arguments.rounds)
-            print(f"\n{dataset.label}, {kind}: seconds with the sync, the least of them")
+            print(f"\n{dataset.label}, {kind}: seconds with the sync, median and minimum")
             for way, taken in sorted(times.items(), key=lambda item: median(item[1])):
                 print(f"{way:32} {median(taken):7.3f} {min(taken):7.3f}", flush=True)
     return 0
 
 
 def _take_turns(probe: Path, source: Path, target: Path, ways: Sequence[str], rounds: int) -> dict[str, list[float]]:
-    """The seconds of ``rounds`` copies in each way, and with cp."""
+    """Return the seconds of ``rounds`` copies in each way, and with cp."""
     commands: dict[str, list[str]] = {"cp": ["cp", "--reflink=never", str(source), str(target)]}
     for way in ways:
         name, piece, *flags = way.split()

@@ -1,10 +1,10 @@
-"""A slow or odd file system, ``bench/latencyfs``: a directory of another one, with delays and quirks.
+"""A slow or unusual file system (``bench/latencyfs``): a directory of another file system, with delays and quirks.
 
-Mounting needs root, building gcc, pkg-config and libfuse3-dev. Delays are in microseconds, by kind of operation
-(``lookup``, ``create``, ``read`` …) or for a group of them: ``metadata``, ``data``, ``all``. Quirks, such as
-``link=EXDEV`` or ``twice``, are listed in ``latencyfs.c``.
+Mounting requires root; compiling requires gcc, pkg-config and libfuse3-dev. Delays are in microseconds, by operation
+(``lookup``, ``create``, ``read`` …) or for a group of them: ``metadata``, ``data``, ``all``. ``latencyfs.c`` lists the
+quirks, such as ``link=EXDEV`` or ``twice``.
 
-To mount one by hand until a signal: ``python -m bench.latency DIRECTORY MOUNTPOINT QUIRK...``
+``python -m bench.latency DIRECTORY MOUNTPOINT QUIRK...`` mounts one in the foreground until a signal.
 """
 
 from __future__ import annotations
@@ -24,53 +24,66 @@ from pathlib import Path
 from typing import NamedTuple
 
 SOURCES = Path(__file__).with_name("latencyfs")
+"""The directory of the C sources."""
 
 _CONTROL = "user.latencyfs"
+"""The extended attribute that sets the delays and returns the counts."""
 _QUIRKS_CONTROL = "user.latencyfs.quirks"
+"""The extended attribute that sets the quirks."""
 _AT_ONCE = "sleeping"
+"""The word of the counts for the maximum number of operations that slept at the same time."""
 _SECONDS_TO_END = 10
+"""Seconds for which a process may take to end after the unmount, before it is killed."""
 
 
 class Slow(NamedTuple):
-    """A mounted one. What is done below ``backing`` is as fast as ever and counts for nothing; it is seen at once, or
-    when the kernel has forgotten what it remembers."""
+    """A mounted slow file system.
+
+    Operations on the ``backing`` directory have no delay and are not counted. Their result is visible at the mount
+    point (``path``) immediately, or when Linux has dropped what it caches.
+    """
 
     path: Path
     backing: Path
     process: subprocess.Popen[str]
 
     def delay(self, **delays: int) -> None:
-        """Changes the delays of some kinds or groups from now on."""
+        """Change the delays of some operations or groups. They stay until the next change."""
         os.setxattr(self.path, _CONTROL, _spelled(delays).encode())
 
     def set_quirks(self, *quirks: str) -> None:
-        """Replace all quirks from now on."""
+        """Replace all quirks."""
         os.setxattr(self.path, _QUIRKS_CONTROL, ",".join(quirks).encode())
 
     def answer_again(self) -> None:
-        """End the quirk ``silent``. While it lasts, the kernel may hold the locks that ``set_quirks`` needs."""
+        """End the quirk ``silent`` by a signal.
+
+        While the quirk lasts, Linux may hold the locks that ``set_quirks`` needs.
+        """
         self.process.send_signal(signal.SIGUSR1)
 
     def counts(self) -> Counter[str]:
-        """How many operations there were since it was mounted, by kind."""
-        told = self._told()
-        del told[_AT_ONCE]
-        return told
+        """Return the number of operations since the mount, by type."""
+        counts = self._told()
+        del counts[_AT_ONCE]
+        return counts
 
     def most_at_once(self) -> int:
-        """The most operations that slept at the same time since delays were given."""
+        """Return the maximum number of operations that slept at the same time since delays were set."""
         return self._told()[_AT_ONCE]
 
     def _told(self) -> Counter[str]:
+        """Return the counts that the file system reports."""
         words = os.getxattr(self.path, _CONTROL).decode().split()
         return Counter({kind: int(number) for kind, number in zip(words[::2], words[1::2], strict=True)})
 
 
 @functools.cache
 def built(source: Path, *flags: str) -> Path:
-    """A C program, compiled for this process of one file or of all in a directory.
+    """Return the path of a program, compiled from a C file or all C files of a directory. It is removed at this
+    process's end.
 
-    Raises ``CalledProcessError`` or ``FileNotFoundError`` if it can't be.
+    Raise ``CalledProcessError`` or ``FileNotFoundError`` if it cannot be compiled.
     """
     place = tempfile.mkdtemp(prefix="pcopy-bench-built-")
     atexit.register(shutil.rmtree, place)
@@ -81,15 +94,16 @@ def built(source: Path, *flags: str) -> Path:
 
 
 def is_possible() -> bool:
-    """Is all here that building and mounting need?"""
-    asked = ("pkg-config", "--exists", "fuse3")
-    tools = all(shutil.which(tool) for tool in ("gcc", asked[0]))
-    return tools and os.geteuid() == 0 and subprocess.run(asked, check=False).returncode == 0
+    """Return True if this process can compile and mount the file system."""
+    command = ("pkg-config", "--exists", "fuse3")
+    tools = all(shutil.which(tool) for tool in ("gcc", command[0]))
+    return tools and os.geteuid() == 0 and subprocess.run(command, check=False).returncode == 0
 
 
 def _built() -> Path:
-    asked = ["pkg-config", "--cflags", "--libs", "fuse3"]
-    flags = subprocess.run(asked, check=True, capture_output=True, text=True).stdout
+    """Return the path of the compiled file system."""
+    command = ["pkg-config", "--cflags", "--libs", "fuse3"]
+    flags = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return built(SOURCES, *flags.split())
 
 
@@ -102,10 +116,10 @@ def slow(
     entry_timeout: float = 0,
     attribute_timeout: float = 0,
 ) -> Iterator[Slow]:
-    """``backing`` mounted once more, in a new directory beside it, until the context ends, whatever ends it.
+    """Mount ``backing`` once more, in a new directory next to it, until the context ends, also after an exception.
 
-    The kernel remembers names and attributes for so many seconds. With 0 it asks each time: a stat takes two
-    operations, a look-up and one for the attributes, and so does each name of a path.
+    Linux caches names and attributes for the seconds of the two timeouts. With 0 it asks each time: a stat takes two
+    operations, a look-up and one for the attributes, and so does each component of a path.
     """
     with ExitStack() as stack:
         base = Path(tempfile.mkdtemp(prefix="pcopy-bench-slow-", dir=backing.parent))
@@ -125,7 +139,10 @@ def slow(
 
 
 def _end(process: subprocess.Popen[str], point: Path) -> None:
-    """Lazily if somebody still has it open: gone from the tree now, and it ends with them or after some seconds."""
+    """Unmount, lazily if a process still has it open.
+
+    Wait for the end of the server, and kill it after some seconds.
+    """
     process.send_signal(signal.SIGUSR1)
     idle = subprocess.run(["umount", str(point)], check=False, stderr=subprocess.DEVNULL).returncode == 0
     if not idle and os.path.ismount(point):
@@ -138,6 +155,7 @@ def _end(process: subprocess.Popen[str], point: Path) -> None:
 
 
 def _spelled(delays: Mapping[str, int]) -> str:
+    """Return the delays in the form that the file system takes."""
     return ",".join(f"{kind}={microseconds}" for kind, microseconds in delays.items())
 
 

@@ -1,4 +1,4 @@
-"""Draws ``docs/performance.md`` and its picture from the times in ``docs/performance.json``."""
+"""Generate ``docs/performance.md`` and its picture from the times in ``docs/performance.json``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.timing import CHECKOUT
 DOCS = CHECKOUT / "docs"
 
 Result = Mapping[str, Any]
-"""As in the file: ``bench.__main__`` writes it."""
+"""The result of one scenario on one type of file system, as ``bench.__main__`` writes it to the file."""
 
 _HEAD = """# Performance
 
@@ -48,7 +48,7 @@ _ROW, _LEFT, _BAR, _WIDTH = 16, 230, 420, 740
 
 
 def page(results: Sequence[Result]) -> str:
-    """The page's text."""
+    """Return the text of the page."""
     abouts = list({json.dumps(result["about"]): result["about"] for result in _in_order(results)}.values())
     rows = [[f"{number}", *_told(about)] for number, about in enumerate(abouts, 1)]
     parts = [_HEAD, _table(["measurement", *_TOLD], rows)]
@@ -61,16 +61,21 @@ def page(results: Sequence[Result]) -> str:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table."""
     return "\n".join("| " + " | ".join(row) + " |" for row in (heads, ["---"] * len(heads), *rows))
 
 
 def _told(about: Mapping[str, Any]) -> list[str]:
-    told = {**about, "command": f"`{about['command']}`", "not installed": ", ".join(about["absent"])}
-    return [str(told[key]) for key in _TOLD]
+    """Return the cells of a row on the conditions of a measurement."""
+    cells = {**about, "command": f"`{about['command']}`", "not installed": ", ".join(about["absent"])}
+    return [str(cells[key]) for key in _TOLD]
 
 
 def picture(results: Sequence[Result]) -> str:
-    """The SVG's text: a group of bars for each result, as long as its median takes."""
+    """Return a bar chart (SVG) with a group of bars for each result.
+
+    Their lengths are proportional to the median times.
+    """
     parts = []
     y = 0
     for result in _in_order(results):
@@ -98,7 +103,7 @@ def picture(results: Sequence[Result]) -> str:
 
 
 def _in_order(results: Sequence[Result]) -> list[Result]:
-    """As the scenarios are; of one scenario as its file systems are."""
+    """Return the results in the order of the scenarios, and of their file systems."""
     names = list(SCENARIOS)
     known = [result for result in results if result["scenario"] in SCENARIOS]
     return sorted(
@@ -108,11 +113,13 @@ def _in_order(results: Sequence[Result]) -> list[Result]:
 
 
 def _heading(result: Result) -> str:
+    """Return the heading of a result."""
     where = f"{result['about']['delay'] / 1000:g} ms each" if result["fs"] == SLOW else result["fs"]
     return f"{result['title']}, {where}"
 
 
 def _section(result: Result, measurement: int) -> str:
+    """Return the section of the page for a result. ``measurement`` is the number of its row in the first table."""
     base = median(result["ways"][result["against"]]["wall"])
     slow = result["fs"] == SLOW
     heads = ["seconds", "median", "least", "most", "processor", f"/ {result['against']}"]
@@ -123,25 +130,28 @@ def _section(result: Result, measurement: int) -> str:
         more = [f"{median(way['operations']):,.0f}", f"{median(way['most at once']):.0f}"] if slow else []
         rows.append([name, *times, f"{wall / base:.2f}", *more])
     what = f"{result['dataset'][0].upper()}{result['dataset'][1:]}; {result['before']}. Measurement {measurement}."
-    told = [
+    parts = [
         f"## {_heading(result)}\n\n{what}\n",
         _table([*heads, *(["operations", "in parallel"] if slow else [])], rows),
     ]
     unlike = [name for name, way in result["ways"].items() if way["differences"]]
     if unlike:
-        told.append(f"\nCopies that differ from the source: {', '.join(unlike)}.")
-    return "\n".join(told) + "\n"
+        parts.append(f"\nCopies that differ from the source: {', '.join(unlike)}.")
+    return "\n".join(parts) + "\n"
 
 
 def _seconds(value: float) -> str:
+    """Return a time in seconds with a suitable number of digits."""
     return f"{value:.3f}" if value < 10 else f"{value:.1f}"
 
 
 def _short(name: str, most: int = 38) -> str:
+    """Return ``name``, cut to ``most`` characters."""
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
 def main() -> int:
+    """Write the page and the picture, and return the exit status."""
     results = json.loads((DOCS / "performance.json").read_text())
     (DOCS / "performance.md").write_text(page(results))
     (DOCS / "performance.svg").write_text(picture(results))

@@ -1,7 +1,7 @@
-"""What a rank's queue takes in memory when millions of entries wait in it: in core, and with LMDB beyond a budget.
+"""Measure the memory of a rank's queue with millions of waiting entries: all in memory, and with LMDB beyond a budget.
 
-The tasks are those that a scan would have made: batches of 256 files with names of some 24 bytes. Nothing is copied.
-Each way runs in a process of its own, whose resident memory before and after is read from /proc.
+The tasks are those of a scan: batches of 256 files with names of some 24 bytes. Nothing is copied. Each measurement
+runs in a process of its own, whose resident memory before and after is read from /proc.
 """
 
 from __future__ import annotations
@@ -29,13 +29,17 @@ from pcopy.tasks.files.copy_files import CopyFiles
 
 MIB = 1 << 20
 BATCH = 256
+"""Files per task."""
 
 
 def main() -> int:
+    """Run the measurements, print the table, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m bench.queue_memory", description=__doc__)
     parser.add_argument("--entries", type=int, default=5_000_000)
-    parser.add_argument("--budgets", type=int, nargs="+", default=[16, 64], help="MiB in memory, with LMDB")
-    parser.add_argument("--spool", type=Path, default=Path("/dev/shm"), help="where the database is")
+    parser.add_argument(
+        "--budgets", type=int, nargs="+", default=[16, 64], help="MiB of entries in memory, beyond which LMDB is used"
+    )
+    parser.add_argument("--spool", type=Path, default=Path("/dev/shm"), help="the directory of the database")
     arguments = parser.parse_args()
     rows = [_measured("in core", arguments, 1 << 40)]
     rows += [_measured(f"LMDB beyond {budget} MiB", arguments, budget * MIB) for budget in arguments.budgets]
@@ -45,6 +49,7 @@ def main() -> int:
 
 
 def _measured(label: str, arguments: argparse.Namespace, budget: int) -> list[str]:
+    """Measure in a new process, and return a row of the table. ``budget`` is in bytes."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     child = context.Process(target=_fill, args=(theirs, arguments.entries, budget, str(arguments.spool)))
@@ -55,6 +60,7 @@ def _measured(label: str, arguments: argparse.Namespace, budget: int) -> list[st
 
 
 def _fill(pipe: multiprocessing.connection.Connection, entries: int, budget: int, spool: str) -> None:
+    """Fill and empty a queue in this process, and send the growth of memory in bytes and the two times in seconds."""
     with tempfile.TemporaryDirectory(dir=spool) as directory:
         queue = TaskQueue(Limits(in_core=budget), open_overflow=lambda: LmdbBacklog(os.fsencode(directory)))
         queue.begin_phase(0)
@@ -68,16 +74,16 @@ def _fill(pipe: multiprocessing.connection.Connection, entries: int, budget: int
             queue.push(Task((1, 0, number), 0, payload, BATCH << 16))
         grown, filled = _resident() - before, time.monotonic() - began
         began = time.monotonic()
-        left = entries // BATCH
+        remaining = entries // BATCH
         while queue.pop() is not None:
-            left -= 1
-        if left:
-            raise SystemExit(f"{left} tasks were lost")
+            remaining -= 1
+        if remaining:
+            raise SystemExit(f"{remaining} tasks were lost")
         pipe.send((grown, filled, time.monotonic() - began))
 
 
 def _resident() -> int:
-    """Bytes of this process in memory, without those of mapped files."""
+    """Return the resident memory of this process in bytes, without mapped files."""
     with open("/proc/self/status") as status:
         sizes = {line.split(":")[0]: int(line.split()[1]) << 10 for line in status if line.startswith("Rss")}
     return sizes["RssAnon"]

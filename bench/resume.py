@@ -1,7 +1,7 @@
-"""What the resume of a job costs that was stopped when most of it was done, beside the whole job.
+"""Measure the time to resume a job that was stopped when most of it was done, relative to the time of a whole job.
 
-Whole jobs and stopped ones take turns. A job is stopped by SIGTERM when its progress has reached ``--at`` percent, and
-what it did and what was still to do are timed apart; its progress is at most a second old by then.
+Whole jobs and stopped ones take turns. A job is stopped by SIGTERM when its progress has reached ``--at`` percent. The
+time until then and the time of the resume are measured separately; the progress is at most a second old by then.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from bench.timing import PCOPY, environment, table, timed
 from bench.turns import remove
 
 STOPPED = 75
+"""The exit status of a job that was stopped early."""
 
 
 def main() -> int:
+    """Run the measurements, print the table, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m bench.resume", description=__doc__)
     parser.add_argument("--files", type=int, default=48, help="in one directory (default %(default)s)")
     parser.add_argument("--file-size", type=int, default=128, help="MiB of each (default %(default)s)")
@@ -49,6 +51,7 @@ def main() -> int:
 
 
 def _rounds(source: Path, target: Path, arguments: argparse.Namespace) -> str:
+    """Run all rounds, and return the table of the times."""
     job = target.parent / "job"
     ranks = ["-n", str(arguments.ranks)]
     copy = [*PCOPY, "-T", *ranks, "--hash", arguments.hash, "--checkpoint", str(job), str(source), str(target)]
@@ -60,7 +63,7 @@ def _rounds(source: Path, target: Path, arguments: argparse.Namespace) -> str:
         remove(target, job)
         done, begun = _stop_at(arguments.at, copy)
         rest = timed([*PCOPY, "-q", *ranks, "--resume", str(job)]).wall
-        if number:  # the first round touches the memory that images take
+        if number:  # the first round allocates the memory of the images, and is not counted
             ratios.append(rest / whole)
             figures = (whole, begun, done, rest)
             rows.append([f"{number}", *(f"{value:.2f}" for value in figures), f"{ratios[-1]:.1%}"])
@@ -69,7 +72,10 @@ def _rounds(source: Path, target: Path, arguments: argparse.Namespace) -> str:
 
 
 def _stop_at(percent: float, words: list[str]) -> tuple[float, float]:
-    """Runs the command until its progress has reached ``percent``; returns that and the seconds it took in all."""
+    """Run the command and stop it when its progress has reached ``percent``.
+
+    Return the progress and the seconds it took.
+    """
     start = time.monotonic()
     options = ("--progress", "json", "--progress-interval", "0.1", "--checkpoint-interval", "5")
     with subprocess.Popen(
@@ -85,7 +91,9 @@ def _stop_at(percent: float, words: list[str]) -> tuple[float, float]:
                     break
         process.communicate()
     if process.returncode != STOPPED:
-        raise SystemExit(f"it ended with {process.returncode} before it could be stopped: take more or larger files")
+        raise SystemExit(
+            f"the job ended with status {process.returncode} before it could be stopped: use more or larger files"
+        )
     return reached, time.monotonic() - start
 
 

@@ -1,4 +1,4 @@
-"""What is measured: a table. Each scenario is a dataset, places to copy between, and the ways that are compared."""
+"""The table of scenarios. Each one consists of a dataset, the file systems to copy between, and the ways to compare."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from bench import ways
 from bench.ways import CP, DRM, PRM, PROCESSORS, RSYNC, Way, bare, pcopy, tool
 
 SLOW = "slow"
-"""As a kind of file system: a directory on a tmpfs behind ``bench/latencyfs``, and another one for the copy."""
+"""The name of a type of file system: a directory of a tmpfs behind ``bench/latencyfs``, both for source and copy."""
 
 
 class State(Enum):
-    """What is there before a run, and what is asked after it."""
+    """The state before a run. The kind of measurement follows from it."""
 
     NOTHING = "no copy exists"
     COPIED = "a copy exists"
@@ -25,13 +25,22 @@ class State(Enum):
 
 
 Ways = Callable[[Sequence[str]], dict[str, Way]]
-"""What is compared, by its name; it is told the sets of options that pcopy is measured with."""
+"""A function that returns the ways to compare, by label.
+
+Its argument are the sets of options with which pcopy is measured.
+"""
 
 
 class Scenario(NamedTuple):
-    """``shape`` is one of ``bench.datasets.SHAPES``. Where operations are slow it is ``slow_shape``, if that is given.
+    """A scenario.
 
-    ``against`` is the way that the others are compared with.
+    Fields:
+
+    - ``shape``: a dataset of ``bench.datasets.SHAPES``; ``slow_shape``, if not empty, replaces it on slow file systems.
+    - ``kinds``: the types of file systems.
+    - ``ways``: the ways to compare.
+    - ``against``: the way to which the others are compared; if empty, the first one.
+    - ``before``: the state before each run.
     """
 
     name: str
@@ -44,11 +53,12 @@ class Scenario(NamedTuple):
     slow_shape: str = ""
 
     def shape_on(self, kind: str) -> str:
-        """Its dataset on this kind of file system."""
+        """Return the name of the dataset on this type of file system."""
         return self.slow_shape if kind == SLOW and self.slow_shape else self.shape
 
 
 def _pcopies(options: Sequence[str], more: str = "") -> dict[str, Way]:
+    """Return the ways of pcopy with each set of options and ``more`` options."""
     return {f"pcopy {words}{more}": pcopy(f"{words}{more}") for words in options}
 
 
@@ -84,6 +94,7 @@ def _removals(options: Sequence[str]) -> dict[str, Way]:
 
 
 def _ranks() -> list[int]:
+    """Return the numbers of ranks for programs that are not measured with given options."""
     return sorted({1, PROCESSORS})
 
 
@@ -127,4 +138,4 @@ COPYING = {
         Scenario("latency-1", "Slow operations, one directory", "2000-in-1", (SLOW,), _in_flight_and_peers),
     )
 }
-"""``against`` is empty: the first way."""
+"""The scenarios of pcopy and prm, by name."""

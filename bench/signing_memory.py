@@ -1,8 +1,9 @@
-"""What signatures and manifests take in memory, in all ranks together, where a dataset has very many entries.
+"""Measure the memory for signatures and manifests, in all ranks together, with very many entries.
 
-The files are empty: what is measured is what ranks keep of each. Memory is the proportional share (Pss) of every
-process of a run, summed up and sampled. Half of the entries are measured before; "more" is what the others add, which
-says something from a million on: with fewer, ranks have not used up yet what they may take for sorting.
+The files are empty, so that only the data per entry is measured. Memory is the sum of the proportional shares (Pss) of
+all processes of a run, sampled at intervals. Half of the entries are measured first; "more" is the growth by the other
+half. It is meaningful from a million entries on: with fewer, ranks have not yet used up the memory that they may take
+for sorting.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ EACH = 0.05
 
 
 def main() -> int:
+    """Run the measurements, print the table, and return the exit status: 1 if ``--most`` is exceeded."""
     parser = argparse.ArgumentParser(prog="python -m bench.signing_memory", description=__doc__)
     parser.add_argument("--entries", type=int, default=2_000_000, help="files (default %(default)s)")
     parser.add_argument("--per-directory", type=int, default=100, help="of them in a directory (default %(default)s)")
@@ -39,25 +41,25 @@ def main() -> int:
     half = datasets.small_files(arguments.entries // 2, 0, arguments.per_directory)
     with ExitStack() as stack:
         place = stack.enter_context(filesystems.mounted("tmpfs", 0, arguments.memory))
-        entries, taken = [], dict[str, list[tuple[int, float]]]()
+        entries, samples = [], dict[str, list[tuple[int, float]]]()
         for name in ("one", "other"):
             (place / "tree" / name).mkdir(parents=True)
             half.make(place / "tree" / name)
             entries.append(sum(1 + len(files) for _, _, files in os.walk(place / "tree")))
             for way in arguments.ways:
-                taken.setdefault(way, []).append(_peak(place, way, arguments.ranks))
+                samples.setdefault(way, []).append(_peak(place, way, arguments.ranks))
     print(f"{entries[0]:,} and {entries[1]:,} entries, {arguments.per_directory} a directory, {arguments.ranks} ranks")
     rows = []
-    for way, ((least, _), (most, seconds)) in taken.items():
+    for way, ((least, _), (most, seconds)) in samples.items():
         more = (most - least) / (entries[1] - entries[0])
         rows.append([way, f"{least / 1e6:.0f}", f"{most / 1e6:.0f}", f"{more:.1f}", f"{seconds:.1f}"])
     print(table(["", "MB, half", "MB, all", "bytes more an entry", "s"], rows))
-    peak = max(most for runs in taken.values() for most, _ in runs)
+    peak = max(most for runs in samples.values() for most, _ in runs)
     return 1 if arguments.most and peak > arguments.most * 1e6 else 0
 
 
 def _peak(place: Path, way: str, ranks: int) -> tuple[int, float]:
-    """Bytes at most in all processes of a run over the tree, and its seconds."""
+    """Return the maximum of the memory of all processes of a run, in bytes, and its duration in seconds."""
     outputs = ["--manifest", str(place / "manifest")]
     if way == "pcopy":
         words = [*PCOPY, "-T", "--checkpoint", "none", "--signature", str(place / "sig"), *outputs]
@@ -74,14 +76,14 @@ def _peak(place: Path, way: str, ranks: int) -> tuple[int, float]:
             most = max(most, sum(map(_share, _session(run.pid))))
             time.sleep(EACH)
     if run.returncode:
-        raise SystemExit(f"{way} has ended with {run.returncode}")
+        raise SystemExit(f"{way} ended with status {run.returncode}")
     seconds = time.monotonic() - start
     remove(place / "copy")
     return most, seconds
 
 
 def _session(leader: int) -> list[int]:
-    """The processes of a session; each that has gone meanwhile is left out."""
+    """Return the processes of a session. Processes that end meanwhile are left out."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):
@@ -91,7 +93,10 @@ def _session(leader: int) -> list[int]:
 
 
 def _share(pid: int) -> int:
-    """Bytes in memory; what several processes have in common counts by equal parts."""
+    """Return the proportional share of a process in bytes: memory that n processes share counts by 1/n.
+
+    It is 0 if it ended.
+    """
     with suppress(OSError), open(f"/proc/{pid}/smaps_rollup") as file:
         return sum(int(line.split()[1]) for line in file if line.startswith("Pss:")) << 10
     return 0

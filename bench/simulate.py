@@ -1,8 +1,8 @@
-"""``python -m bench.simulate``: how the engine does on more ranks than anybody has at hand.
+"""``python -m bench.simulate``: the performance of the engine with more ranks than any cluster at hand has.
 
-Real nodes, queues, thieves and detectors run a synthetic job in virtual time, on a network with seeded latencies. One
-line of a table comes for each shape of job, termination detector and number of ranks. The same options give the same
-table; how fast the simulation itself was goes to standard error.
+Real nodes, queues, work stealing and termination detectors run a synthetic job in virtual time, on a network with
+random latencies. The table has one line for each shape of job, termination detector and number of ranks. The same
+options always give the same table; the speed of the simulation itself is printed to standard error.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from pcopy.engine.limits import Limits
 from pcopy.engine.safra import DETECTORS
 
 MOST_RANKS = 16_384
+"""The maximum number of simulated ranks."""
 
 _COLUMNS = (
-    ("shape", "what the job is like"),
-    ("detector", "of the end of the phase"),
+    ("shape", "shape of the job"),
+    ("detector", "detector of the end of the phase"),
     ("ranks", ""),
     ("tasks", "of all ranks"),
-    ("seconds", "virtual, until the last rank is told to stop"),
-    ("efficiency", "the work over what all ranks, slow ones at their speed, could have done in that time"),
+    ("seconds", "virtual, until the last rank receives the message to stop"),
+    ("efficiency", "the work, relative to what all ranks at their speeds could have done in that time"),
     ("steals", "requests answered with tasks"),
     ("refused", "requests answered with none"),
     ("messages", "per rank, on average"),
@@ -41,12 +42,14 @@ _COLUMNS = (
     ("counted", "... until it has the exact sums of all counters"),
     ("stopped", "... until the last rank knows"),
 )
+"""The columns of the table, and their explanations in the help."""
 
 
 class Result(NamedTuple):
     """One line of the table.
 
-    ``hop`` is the mean time, in seconds, that a message needs to be heard; ``elapsed`` real seconds of processor time.
+    ``hop`` is the mean time, in seconds, from sending a message to its receipt; ``elapsed`` is the processor time of
+    the simulation.
     """
 
     shape: str
@@ -56,11 +59,11 @@ class Result(NamedTuple):
     elapsed: float
 
     def hops(self, at: float) -> float:
-        """From the last task's end to ``at``, in times that a message needs."""
+        """Return the time from the last task's end to ``at``, in units of the mean time of a message."""
         return (at - self.measured.last_end) / self.hop
 
     def cells(self) -> list[str]:
-        """The columns' texts."""
+        """Return the texts of the columns."""
         run = self.measured
         return [
             self.shape,
@@ -80,7 +83,7 @@ class Result(NamedTuple):
 
 
 def simulate(options: argparse.Namespace, shape: str, termination: str, ranks: int) -> Result:
-    """Runs one job. Raises ``InvariantBroken`` if the engine does anything that it must not."""
+    """Simulate one job. Raise ``InvariantBroken`` if the engine violates one of its rules."""
     begin = time.process_time()
     tasks = options.total_tasks or options.tasks * ranks
     job = Shape(tasks, options.seconds, options.misjudged, options.payload)
@@ -104,7 +107,7 @@ def simulate(options: argparse.Namespace, shape: str, termination: str, ranks: i
 
 
 def table(results: Sequence[Result]) -> str:
-    """The results as a Markdown table whose columns are aligned."""
+    """Return the results as a Markdown table with aligned columns."""
     rows = [[name for name, _ in _COLUMNS], *(result.cells() for result in results)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     dashes = ["-" * (width - 1) + ("-" if index < 2 else ":") for index, width in enumerate(widths)]
@@ -119,7 +122,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def plot(results: Sequence[Result]) -> str:
-    """Efficiency, and latencies until all know of the end, over the number of ranks, as SVG."""
+    """Return curves over the number of ranks as SVG: the efficiency, and the time until all ranks know of the end."""
     efficiency: dict[str, list[tuple[float, float]]] = {}
     stopped: dict[str, list[tuple[float, float]]] = {}
     for result in results:
@@ -135,7 +138,7 @@ def plot(results: Sequence[Result]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None, out: TextIO | None = None) -> int:
-    """Prints the table to ``out`` (standard output), and the simulation's speed to standard error."""
+    """Print the table to ``out`` (default: standard output) and the speed of the simulation to standard error."""
     options = _parser().parse_args(arguments)
     results = []
     for shape in options.shape:
@@ -155,6 +158,7 @@ def main(arguments: Sequence[str] | None = None, out: TextIO | None = None) -> i
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     limits = Limits()
     parser = argparse.ArgumentParser(
         prog="python -m bench.simulate",
@@ -169,37 +173,55 @@ def _parser() -> argparse.ArgumentParser:
     add("--tasks", type=int, default=200, help="tasks per rank (default %(default)s)")
     add("--total-tasks", type=int, metavar="TASKS", help="tasks of all ranks together, instead")
     add("--seconds", type=float, default=0.02, help="a task's mean time (default %(default)s)")
-    add("--misjudged", type=float, default=2.0, metavar="FACTOR", help="estimates are wrong by up to this")
-    add("--payload", type=int, default=100, metavar="BYTES", help="of a task (default %(default)s)")
+    add("--misjudged", type=float, default=2.0, metavar="FACTOR", help="estimates are wrong by up to this factor")
+    add("--payload", type=int, default=100, metavar="BYTES", help="size of a task (default %(default)s)")
     add("--latency", type=float, default=1e-4, metavar="SECONDS", help="a message's mean (default %(default)s)")
-    add("--spread", choices=sorted(LATENCIES), default="uniform", help="of the latencies (default %(default)s)")
-    add("--handling", type=float, default=2e-5, metavar="SECONDS", help="to take a message (default %(default)s)")
+    add(
+        "--spread",
+        choices=sorted(LATENCIES),
+        default="uniform",
+        help="distribution of the latencies (default %(default)s)",
+    )
+    add("--handling", type=float, default=2e-5, metavar="SECONDS", help="to process a message (default %(default)s)")
     add("--block", type=float, default=1e-3, metavar="SECONDS", help="between a task's yields (default %(default)s)")
-    add("--slow", type=float, default=0.0, metavar="SHARE", help="of the ranks that are slow, 0 to 1")
-    add("--slowness", type=float, default=10.0, metavar="FACTOR", help="of the slow ranks (default %(default)s)")
+    add("--slow", type=float, default=0.0, metavar="SHARE", help="share of the ranks that are slow, 0 to 1")
+    add(
+        "--slowness",
+        type=float,
+        default=10.0,
+        metavar="FACTOR",
+        help="by which slow ranks are slower (default %(default)s)",
+    )
     add("--fan-out", type=int, default=limits.fan_out, help="children of a rank in the tree (default %(default)s)")
     add("--backoff-cap", type=float, default=limits.steal_backoff_cap, metavar="SECONDS", help="an idle rank's pause")
-    add("--memory", type=int, default=limits.in_core, metavar="BYTES", help="of a rank's queue (default %(default)s)")
+    add(
+        "--memory",
+        type=int,
+        default=limits.in_core,
+        metavar="BYTES",
+        help="memory of a rank's queue (default %(default)s)",
+    )
     add("--seed", type=int, default=1)
-    add("--svg", metavar="FILE", help="draws efficiency and detection over the number of ranks")
+    add("--svg", metavar="FILE", help="draw efficiency and detection over the number of ranks")
     return parser
 
 
 def _sizes(text: str) -> tuple[int, ...]:
+    """Return the numbers in a comma-separated list. Raise ``ArgumentTypeError`` for one that is out of range."""
     sizes = tuple(int(part) for part in text.split(","))
     if not all(1 <= size <= MOST_RANKS for size in sizes):
-        raise argparse.ArgumentTypeError(f"from 1 to {MOST_RANKS}")
+        raise argparse.ArgumentTypeError(f"write numbers from 1 to {MOST_RANKS}")
     return sizes
 
 
 def _one_of(names: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
-    """Reads a list of some of ``names``."""
+    """Return a converter of comma-separated lists of ``names``."""
     known = tuple(names)
 
     def read(text: str) -> tuple[str, ...]:
         chosen = tuple(text.split(","))
         if not set(chosen) <= set(known):
-            raise argparse.ArgumentTypeError(f"from {', '.join(known)}")
+            raise argparse.ArgumentTypeError(f"choose from {', '.join(known)}")
         return chosen
 
     return read

@@ -1,8 +1,8 @@
-"""``python -m bench.spreading``: how soon all ranks have something to do, and until when, with few directories.
+"""``python -m bench.spreading``: how soon all ranks get work, and how long they have it, if there are few directories.
 
-Real nodes run a simulated copy of equal small files (``bench.simulation.directories``) in virtual time. Printed is how
-many ranks are busy on average in each tenth of the time until the last task's end: as it was before tasks could be
-divided, and as it is.
+Real nodes run a simulated copy of equal small files (``bench.simulation.directories``) in virtual time. The output is
+the mean number of busy ranks in each tenth of the time until the last task's end, for the rules before tasks could be
+divided, and for the current ones.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from bench.simulation.latencies import LATENCIES
 from pcopy.engine.limits import Limits
 
 TENTHS = 10
+"""The number of parts into which the time is divided."""
 
 
 def busy(intervals: Sequence[tuple[float, float]], end: float) -> list[float]:
-    """How many of the ``intervals`` there are at once, on average, in each tenth of the time up to ``end``."""
+    """Return the mean number of ``intervals`` that overlap, in each tenth of the time up to ``end``."""
     step = end / TENTHS
     sums = [0.0] * TENTHS
     for start, stop in intervals:
@@ -30,6 +31,7 @@ def busy(intervals: Sequence[tuple[float, float]], end: float) -> list[float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the simulations, print the table, and return the exit status."""
     options = _parser().parse_args(arguments)
     calls = Calls(options.call)
     sys.stdout.write(f"{'':8} {'ranks':>5} {'seconds':>8} {'best':>8} {'busy':>6}  in each tenth of the time\n")
@@ -49,12 +51,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.spreading", description=(__doc__ or "").partition("\n\n")[2])
     add = parser.add_argument
     add("--ranks", type=lambda text: [int(each) for each in text.split(",")], default=[32], metavar="N,...")
     add("--directories", type=int, default=1)
     add("--files", type=int, default=2000, help="in each directory (default %(default)s)")
-    add("--call", type=float, default=1e-3, metavar="SECONDS", help="a system call (default %(default)s)")
+    add("--call", type=float, default=1e-3, metavar="SECONDS", help="time of a system call (default %(default)s)")
     add("--latency", type=float, default=1e-4, metavar="SECONDS", help="a message's mean (default %(default)s)")
     add("--block", type=float, default=8e-3, metavar="SECONDS", help="between a task's yields (default %(default)s)")
     add("--backoff", type=float, default=2e-4, metavar="SECONDS", help="an idle rank's first pause")

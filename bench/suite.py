@@ -1,4 +1,4 @@
-"""What is measured of the tools beside pcopy: each against the programs that it replaces."""
+"""The scenarios of the programs other than pcopy: each is compared with the programs that it replaces."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ _MODE = "u+rwX,go-rwx"
 
 
 def _ours(name: str, words: str, *, syncs: bool = True, ranks: Sequence[int] = _RANKS) -> dict[str, Way]:
+    """Return the ways of one of this project's programs, for each number of ranks."""
     return {
         f"{name} -n {number}": Way((*tool(name), "-n", f"{number}", *words.split()), syncs=syncs) for number in ranks
     }
 
 
 def _reads(*words: str) -> Way:
+    """Return the way of a command that writes nothing, so that no sync is necessary."""
     return Way(words, syncs=True)
 
 
@@ -66,7 +68,9 @@ def _unpacking(_: Sequence[str]) -> dict[str, Way]:
 
 
 def _of_many(name: str, title: str, kinds: tuple[str, ...], compare: Ways, against: str, before: State) -> Scenario:
-    """Of items that are only looked at, or changed: a start does not count."""
+    """Return a scenario with very many items that are only examined or changed, so that a program's start hardly
+    counts.
+    """
     return Scenario(name, title, "many", kinds, compare, against, before, slow_shape="small")
 
 
@@ -85,5 +89,7 @@ SUITE = {
         Scenario("pack-large", "Archiving a large file", "large", ("ext4",), _packing, "tar -c", State.READ),
     )
 }
+"""The scenarios of the other programs, by name."""
 
 SCENARIOS = COPYING | SUITE
+"""All scenarios, by name."""

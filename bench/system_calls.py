@@ -1,8 +1,9 @@
-"""Counts pcopy's system calls per small file and holds them against the budgets in the design.
+"""Count pcopy's system calls per small file and compare them with the budgets in the design.
 
-The calls of one rank (``strace -f``) over a tree of small files, less those over the same tree without the files,
-divided by the number of files: start-up and directories cancel out. They are counted of a first copy, of a second one
-over it that changes nothing, and of one that replaces it. Exits with 1 if a kind of call is over its budget.
+The calls of one rank (``strace -f``) over a tree of small files, minus those over the same tree without the files, are
+divided by the number of files, so that start-up and directories cancel out. Three kinds of runs are counted: a first
+copy, a second one that changes nothing, and one that replaces everything. The exit status is 1 if a type of call
+exceeds its budget.
 """
 
 from __future__ import annotations
@@ -22,13 +23,19 @@ from bench import datasets
 from bench.timing import PCOPY, environment, table
 
 READ = {"open (source)": 1, "read": 1, "flistxattr": 1, "fstat": 1, "close": 1}
+"""Calls per file of the C backend for the source."""
 WRITE = {"open (target)": 1, "write": 1, "fchmod": 1, "utimensat": 1, "close": 1}
-"""Of the kernel in C. The files are ours, and so are new ones: nobody has to change their owner."""
+"""Calls per file of the C backend for the target.
+
+Source and new files have the same owner, so that no chown is necessary.
+"""
 
 
 class Run(NamedTuple):
-    """A run with ``options``; what is there was copied before. ``budget``: calls per file of one regular file without
-    extended attributes."""
+    """A run with ``options`` over an existing copy.
+
+    ``budget``: the calls for one regular file without extended attributes, by type.
+    """
 
     name: str
     options: tuple[str, ...]
@@ -45,20 +52,26 @@ RUNS = (
         Counter({"stat": 3, "fstat": 1, "rename": 1}) + Counter(READ) + Counter(WRITE),
     ),
 )
-"""What stays with ``changed`` gets the attributes that it lacks, so both sides are asked for their names. What is
-replaced is looked at before, and once more when it has been: is the name the file's?"""
+"""The runs that are measured, with their budgets.
+
+With ``changed``, unchanged files get missing attributes, so the attribute names of both sides are listed. A file that
+is replaced is examined before the rename and after it, to check that the name refers to the new file.
+"""
 
 CLOCK_GRACE = 6
-"""Seconds after which what a run has made is an earlier run's for certain."""
+"""Seconds after which pcopy recognises the items that a run has created as those of an earlier run."""
 
 SLACK = 0.05
 """Calls per file that batches and messages may add."""
 
 OF_A_BATCH = Counter({"fstat": 6})
-"""What they add at least, for a directory of files: both directories are opened again, and asked what they are."""
+"""Calls that a batch adds for each directory of files: both directories are opened again and their status is read."""
 
 BY_THE_CLOCK = frozenset({"epoll_wait", "clock_gettime", "clock_nanosleep", "read (wake)"})
-"""Calls that a rank makes every few milliseconds: more per file the slower each file is, as under strace."""
+"""Calls that a rank makes every few milliseconds.
+
+Their number per file grows with the time per file, as under strace.
+"""
 
 _CALL = re.compile(r"^\d+ +(\w+)\((.*)")
 _SAME = {
@@ -69,9 +82,11 @@ _SAME = {
     "pread64": "read",
     "pwrite64": "write",
 }
+"""System calls that count as another type."""
 
 
 def main() -> int:
+    """Count the calls of all runs, print the tables, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m bench.system_calls", description=__doc__)
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--per-directory", type=int, default=100)
@@ -97,7 +112,10 @@ def main() -> int:
 
 
 def _report(run: Run, calls: Counter[str], files: int, added: dict[str, float]) -> bool:
-    """Prints one table; is a kind of call over its budget, with what batches have ``added`` per file?"""
+    """Print the table of one run. Return True if a type of call exceeds its budget.
+
+    ``added``: calls per file that batches add.
+    """
     per_file = {call: calls[call] / files for call in (*run.budget, *sorted(calls.keys() - run.budget.keys()))}
     most = {call: run.budget[call] + max(SLACK, added.get(call, 0)) for call in per_file}
     rows = [
@@ -111,13 +129,14 @@ def _report(run: Run, calls: Counter[str], files: int, added: dict[str, float]) 
 
 
 def _verdict(call: str, made: float, most: float) -> str:
+    """Return the text of the last column: "over" if the number of calls exceeds ``most``."""
     if call in BY_THE_CLOCK:
         return "by the clock"
     return "over" if made > most else ""
 
 
 def _count(run: Run, base: Path) -> Counter[str]:
-    """The system calls of one run over the dataset in ``base``, by one rank."""
+    """Return the system calls of one run with one rank over the dataset in ``base``, by type."""
     trace = base / "trace"
     command = [
         *PCOPY,
@@ -142,6 +161,7 @@ def _count(run: Run, base: Path) -> Counter[str]:
 
 
 def _kinds(lines: Iterator[str]) -> Iterator[str]:
+    """Yield the type of each call in the lines of a trace."""
     for line in lines:
         match = _CALL.match(line)
         if match is not None:  # else it is the second half of a call that another thread interrupted
@@ -149,7 +169,7 @@ def _kinds(lines: Iterator[str]) -> Iterator[str]:
 
 
 def _kind(name: str, rest: str) -> str:
-    """What the call is to the budget; ``rest`` are its arguments and result."""
+    """Return the type under which a call is counted. ``rest`` has its arguments and result."""
     if name in ("open", "openat", "openat2"):
         if "O_DIRECTORY" in rest:
             return "open (directory)"
@@ -157,7 +177,7 @@ def _kind(name: str, rest: str) -> str:
     if name == "newfstatat" and "AT_EMPTY_PATH" in rest:
         return "fstat"
     if name == "read" and "EAGAIN" in rest:
-        return "read (wake)"  # of the kernel; a file does not answer so
+        return "read (wake)"  # of the descriptor by which the C backend wakes Python; a file never returns EAGAIN
     return _SAME.get(name, name)
 
 

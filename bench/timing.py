@@ -1,4 +1,4 @@
-"""Runs commands and says how long they took; tables of what came out."""
+"""Functions that run commands and measure their times, and that format tables."""
 
 from __future__ import annotations
 
@@ -12,25 +12,31 @@ from statistics import median
 from typing import NamedTuple
 
 CHECKOUT = Path(__file__).resolve().parent.parent
+"""The directory of this checkout."""
 PCOPY = (sys.executable, "-m", "pcopy")
+"""The command that runs pcopy from the checkout."""
 PVERIFY = (sys.executable, "-c", "from pcopy.cli.script import pverify; pverify()")
+"""The command that runs pverify from the checkout."""
 
 
 class Time(NamedTuple):
-    """Seconds: by the clock, and of processors (user and system, with all children)."""
+    """Seconds of a run: wall-clock time, and processor time (user and system, with all child processes)."""
 
     wall: float
     processor: float
 
 
 def environment() -> dict[str, str]:
-    """This process's, in which ``PCOPY`` finds the checkout, and keeps its byte code as installed programs do."""
+    """Return the environment for commands.
+
+    ``PCOPY`` finds the checkout, and byte code is cached as for installed programs.
+    """
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**kept, "PYTHONPATH": str(CHECKOUT)}
 
 
 def timed(*commands: Sequence[str]) -> Time:
-    """Runs the commands one after the other; raises ``CalledProcessError`` for the first that fails."""
+    """Run the commands one after the other and return their time. Raise ``CalledProcessError`` if one fails."""
     before = os.times()
     start = time.monotonic()
     for words in commands:
@@ -42,17 +48,17 @@ def timed(*commands: Sequence[str]) -> Time:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The first column to the left, the others to the right."""
+    """Return a table with aligned columns, the first one to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     lines = []
     for row in (heads, *rows):
-        others = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
-        lines.append("  ".join((row[0].ljust(widths[0]), *others)).rstrip())
+        rest = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
+        lines.append("  ".join((row[0].ljust(widths[0]), *rest)).rstrip())
     return "\n".join(lines)
 
 
 def compared(times: Mapping[str, Sequence[Time]], against: str) -> str:
-    """A table of medians, their ratios to those of ``against``, and extremes."""
+    """Return a table of medians, extremes, and ratios of the medians to that of ``against``."""
     base = median(time.wall for time in times[against])
     rows = []
     for name, taken in times.items():

@@ -1,4 +1,4 @@
-"""Ways of doing one thing that take turns, so that whatever else the machine does meets all of them alike."""
+"""Runs of several ways that take turns, so that other load on the machine affects all of them equally."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from bench.timing import Time
 def in_turns(
     ways: Mapping[str, Callable[[], Time]], rounds: int, prepare: Callable[[], None] = lambda: None
 ) -> dict[str, list[Time]]:
-    """The times of ``rounds`` runs of each way, in another order each round; ``prepare`` comes before each run."""
+    """Return the times of ``rounds`` runs of each way, in another order each round.
+
+    ``prepare`` is called before each run.
+    """
     times: dict[str, list[Time]] = {name: [] for name in ways}
     order = deque(ways)
     for _ in range(rounds):
@@ -26,7 +29,7 @@ def in_turns(
 
 
 def remove(*trees: Path) -> None:
-    """Removes what is there of ``trees``, which lie on one file system, and syncs that."""
+    """Remove those of ``trees`` that exist, which are on one file system, and sync that file system."""
     for tree in trees:
         if tree.exists():
             shutil.rmtree(tree)

@@ -1,7 +1,7 @@
-"""The commands that are compared: pcopy, prm, what others copy with, and the bare system calls in C.
+"""The commands that are compared: pcopy and its programs, other programs that copy, and the bare system calls in C.
 
-In the words of a command, SRC and DST stand for the source and the copy, and KEEP for a directory beside the copy.
-Programs that use MPI are started by mpiexec, or by what the environment variable MPIEXEC says.
+In the words of a command, SRC and DST stand for the source and the copy, and KEEP for a directory next to the copy.
+Programs that use MPI are started by mpiexec, or by the command in the environment variable MPIEXEC.
 """
 
 from __future__ import annotations
@@ -18,24 +18,32 @@ from bench.latency import built
 from bench.timing import PCOPY
 
 PROCESSORS = len(os.sched_getaffinity(0))
+"""The number of processors that this process may use."""
 
 
 def tool(name: str) -> tuple[str, ...]:
-    """What starts one of the programs of the checkout."""
+    """Return the command that runs a program of the checkout."""
     return (sys.executable, "-c", f"from pcopy.cli.script import {name}; {name}()")
 
 
 PRM = tool("prm")
+"""The command that runs prm from the checkout."""
 TOOLS = ("prm", "pverify", "pwalk", "pchmod", "ptar")
+"""The programs of the checkout besides pcopy that are measured."""
 
 _BARE = Path(__file__).with_name("bare.c")
 _CALLED = ((PCOPY, ("pcopy",)), *((tool(name), (name,)) for name in TOOLS))
+"""Commands that run programs of the checkout, and how they are displayed."""
 
 
 class Way(NamedTuple):
-    """``syncs``: it ends when the copy is on storage; after others ``sync -f`` is run, and timed, too.
+    """A command that is measured.
 
-    ``faithful``: a copy that is not like its source ends the benchmark; of others that is told.
+    Fields:
+
+    - ``words``: the command, with placeholders for paths.
+    - ``syncs``: True if its result is on storage when it ends; after other commands ``sync -f`` is run and timed, too.
+    - ``faithful``: True if a copy that differs from its source ends the benchmark; otherwise differences are reported.
     """
 
     words: tuple[str, ...]
@@ -43,7 +51,7 @@ class Way(NamedTuple):
     faithful: bool = True
 
     def commands(self, source: Path, target: Path) -> list[list[str]]:
-        """To run one after the other."""
+        """Return the commands to run one after the other."""
         places = {"SRC": str(source), "DST": str(target), "KEEP": str(target.parent / "keep")}
         commands = [[_put(places, word) for word in self.words]]
         if not self.syncs:
@@ -51,7 +59,7 @@ class Way(NamedTuple):
         return commands
 
     def shown(self) -> str:
-        """As people write it."""
+        """Return the command as people write it."""
         words = self.words
         for long, short in _CALLED:
             if words[: len(long)] == long:
@@ -60,17 +68,19 @@ class Way(NamedTuple):
 
 
 def _put(places: Mapping[str, str], word: str) -> str:
+    """Return ``word`` with paths in place of the placeholders."""
     for place, path in places.items():
         word = word.replace(place, path)
     return word
 
 
 def pcopy(options: str) -> Way:
+    """Return the way that runs pcopy with ``options``."""
     return Way((*PCOPY, "-q", "-T", *options.split(), "SRC", "DST"), syncs="--no-sync" not in options.split())
 
 
 def bare(how: str, workers: int) -> Way:
-    """``how``: -p for processes, -t for threads."""
+    """Return the way that runs the bare system calls. ``how`` is -p for processes, -t for threads."""
     return Way((str(built(_BARE, "-lpthread")), how, f"{workers}", "SRC", "DST"))
 
 
@@ -91,9 +101,10 @@ PEERS = {
         faithful=False,
     ),
 }  # fmt: skip
-"""Other programs that copy in parallel, by the program that has to be on PATH."""
+"""Other programs that copy in parallel, by the name of the program on PATH."""
 
 DRM = Way((*_MPI, "drm", "-q", "DST"), syncs=True)
+"""The way that runs drm, which removes trees in parallel."""
 _AS_IT_WAS = ("--preserve-owner", "--preserve-perms", "--preserve-times")
 SUITE = {
     "dwalk": Way((*_MPI, "dwalk", "-q", "SRC"), syncs=True),
@@ -104,32 +115,33 @@ SUITE = {
     "dtar -c": Way((*_MPI, "dtar", "-q", "-c", "-f", "KEEP/tar", "-C", "SRC/..", "source")),
     "dtar -x": Way((*_MPI, "dtar", "-q", "-x", *_AS_IT_WAS, "-f", "KEEP/tar", "-C", "DST"), faithful=False),
 }
-"""What others have for it; the first word of each name is the program that has to be on PATH."""
+"""The corresponding programs of mpiFileUtils, by label. Its first word is the name of the program on PATH."""
 
 
 _compared: list[frozenset[str]] = []
-"""The only other programs that may be compared, if a choice was made."""
+"""The only other programs that may be compared, if a choice was made; else empty."""
 
 
 def compare_only(programs: Iterable[str]) -> None:
-    """Ignore all peers but ``programs``, whatever is installed."""
+    """Exclude all other programs except ``programs``, even if they are installed."""
     _compared[:] = [frozenset(programs)]
 
 
 def has(program: str) -> bool:
-    """True if the peer ``program`` is installed and not ignored."""
+    """Return True if the program is installed and not excluded by ``compare_only``."""
     return all(program in chosen for chosen in _compared) and shutil.which(program) is not None
 
 
 def present() -> dict[str, Way]:
-    """Those of ``PEERS`` that are installed."""
+    """Return the ways of ``PEERS`` whose programs are installed."""
     return {name: way for name, way in PEERS.items() if has(name)}
 
 
 def of_suite(name: str) -> dict[str, Way]:
-    """A peer of a tool, if it is installed."""
+    """Return the way ``name`` of ``SUITE``; an empty dictionary if its program is not installed."""
     return {name: SUITE[name]} if has(name.split(maxsplit=1)[0]) else {}
 
 
 def absent() -> list[str]:
+    """Return the names of the other programs that are not installed."""
     return [name for name in (*PEERS, "drm", *(name for name in SUITE if " " not in name)) if not has(name)]

@@ -1,8 +1,9 @@
-"""Draws the picture of a run in the README: ``python docs/draw_run.py > docs/run.svg``, with pyte (the extra ``docs``).
+"""Generate the picture of a run in the README: ``python docs/draw_run.py > docs/run.svg``. It requires pyte (extra
+``docs``).
 
-All output in it is that of real runs on a terminal, which this program reads: a copy that is interrupted with Ctrl-C
-when it is half done, the run that goes on, and a comparison. Of the bar, which is drawn over again and again, the last
-state is kept; the directory is called /home/ann.
+All output in the picture comes from real runs on a pseudo-terminal: a copy that is interrupted with Ctrl-C when it is
+half done, the resumed copy, and a comparison. Of the progress bar, which is redrawn again and again, only the last
+state is shown. The directory is displayed as /home/ann.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from rich.text import Text
 
 ROOT = Path(__file__).resolve().parents[1]
 COLUMNS, LINES = 92, 40
+"""The size of the terminal."""
 INTERRUPTED_AT = 45
-"""Percent."""
+"""The progress, in percent, at which the copy is interrupted."""
 
 _THEME = TerminalTheme(
     (16, 24, 28),
@@ -45,7 +47,7 @@ _STYLES = """
 
 
 def session() -> Iterator[Text]:
-    """The lines of the picture."""
+    """Yield the lines of the picture."""
     with tempfile.TemporaryDirectory(prefix="pcopy-", dir="/dev/shm") as place:
         top = Path(place)
         make(top / "results")
@@ -59,6 +61,7 @@ def session() -> Iterator[Text]:
 
 
 def make(top: Path) -> None:
+    """Create the tree to copy."""
     for run in range(20):
         (top / f"run{run}").mkdir(parents=True)
         for number in range(200):
@@ -68,26 +71,29 @@ def make(top: Path) -> None:
 
 
 def shown(top: Path, line: str, interrupted: bool = False) -> Iterator[Text]:
-    """A command, and what it prints; with the bar as it was when it was ``interrupted``."""
+    """Run a command, and yield it and its output.
+
+    If ``interrupted``, send Ctrl-C at ``INTERRUPTED_AT``, and show the progress bar as it was then.
+    """
     yield Text.assemble(("$ ", "bold green"), (line, "bold"))
     screen = pyte.Screen(COLUMNS, LINES)
     stream = pyte.ByteStream(screen)
     bar: list[Text] = []
     process, terminal = start(top, [*line.split(), *(("--progress-interval", "0.05") if interrupted else ())])
-    while told := read(terminal):
-        stream.feed(told)
+    while output := read(terminal):
+        stream.feed(output)
         percent = max((int(found) for found in re.findall(r"(\d+)(?:\.\d+)? %", "\n".join(screen.display))), default=0)
         if interrupted and not bar and percent >= INTERRUPTED_AT:
             bar = rows(screen)[1:]
             os.write(terminal, b"\x03")
     os.waitpid(process, 0)
-    first, *others = rows(screen)
-    for said in [first, *bar, *others]:
-        yield Text(said.plain.replace(str(top), "/home/ann")) if str(top) in said.plain else said
+    first, *rest = rows(screen)
+    for row in [first, *bar, *rest]:
+        yield Text(row.plain.replace(str(top), "/home/ann")) if str(top) in row.plain else row
 
 
 def start(top: Path, words: list[str]) -> tuple[int, int]:
-    """A process and its terminal."""
+    """Start a command on a new pseudo-terminal, and return its process ID and the terminal's descriptor."""
     process, terminal = pty.fork()
     if process == 0:
         environment = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT)}
@@ -98,14 +104,15 @@ def start(top: Path, words: list[str]) -> tuple[int, int]:
 
 
 def read(terminal: int) -> bytes:
+    """Return the next output on the terminal, empty at the end."""
     try:
         return os.read(terminal, 65536)
-    except OSError:  # how Linux tells that all have closed the other side
+    except OSError:  # EIO: on Linux, all processes have closed the other side
         return b""
 
 
 def rows(screen: pyte.Screen) -> list[Text]:
-    """What is on the screen, with its colours."""
+    """Return the lines on the screen, with their colours."""
     lines = []
     for number in range(screen.lines):
         cells = [screen.buffer[number][column] for column in range(screen.columns)]
@@ -120,11 +127,13 @@ def rows(screen: pyte.Screen) -> list[Text]:
 
 
 def style_of(cell: pyte.screens.Char) -> Style:
+    """Return the style of a character on the screen."""
     is_number = re.fullmatch("[0-9a-f]{6}", cell.fg) is not None
     return Style(color=None if cell.fg == "default" else f"#{cell.fg}" if is_number else cell.fg, bold=cell.bold)
 
 
 def main() -> None:
+    """Print the picture."""
     from rich._export_format import CONSOLE_SVG_FORMAT
 
     console = Console(record=True, width=COLUMNS, file=io.StringIO())

@@ -1,4 +1,4 @@
-"""Keeps files that are drawn from the code; used by the scripts that draw them."""
+"""Writing or checking of files that are generated from the code, for the scripts that generate them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def keep(files: Mapping[Path, str]) -> int:
-    """Writes those that are old; with ``--check`` none, but their names. Returns the exit status."""
-    old = [file for file, text in files.items() if not file.exists() or file.read_text() != text]
-    for file in old:
+    """Write the files whose contents have changed. With ``--check``, only print their names. Return the exit status.
+
+    ``files`` are the expected texts by path. The status is 1 if ``--check`` finds an outdated file.
+    """
+    outdated = [file for file, text in files.items() if not file.exists() or file.read_text() != text]
+    for file in outdated:
         if "--check" in sys.argv[1:]:
-            print(f"{file.relative_to(ROOT)} is old")
+            print(f"{file.relative_to(ROOT)} is outdated")
         else:
             file.parent.mkdir(exist_ok=True)
             file.write_text(files[file])
-    return 1 if old and "--check" in sys.argv[1:] else 0
+    return 1 if outdated and "--check" in sys.argv[1:] else 0

@@ -1,9 +1,8 @@
-"""A hook of MkDocs: docs/index.md is the navigation, the pages that lie outside of docs come into the site, and links
-lead to where pages are there.
+"""A hook of MkDocs that builds the navigation from docs/index.md, adds pages from outside of docs, and corrects links.
 
-Each heading of the index is a tab of the site, with the pages to which its list leads.
-In the repository each link leads to a file, so that any viewer can follow it. In the site README.md is readme.html;
-what is no page of it, such as code, is named without a link.
+Each heading of the index becomes a tab of the site, with the pages of the list below it. In the repository each link
+leads to a file, so that any viewer can follow it. In the site, README.md is readme.html; the text of a link to a file
+that is no page of the site, such as code, is kept without the link.
 """
 
 from __future__ import annotations
@@ -20,11 +19,13 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE = {"README.md": "readme.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-"""Files of the repository, and what they are called in the site."""
+"""Files of the repository outside of docs that become pages, and their names in the site."""
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)#]+)(#[^)]*)?\)")
+"""A link or a picture in Markdown that leads to a file, with an optional anchor."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Set the navigation."""
     index = (ROOT / "docs" / "index.md").read_text()
     config.nav = [{"Home": "index.md"}]
     for section in index.split("\n## ")[1:]:
@@ -34,12 +35,13 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def uri_of(here: str, target: str) -> str:
-    """Where in the site that is to which ``target`` leads in the file ``here`` of the repository."""
+    """Return the path in the site of the page to which ``target`` leads in the repository's file ``here``."""
     name = posixpath.normpath(posixpath.join(posixpath.dirname(here), target))
     return OUTSIDE.get(name, name.removeprefix("docs/"))
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages from outside of docs."""
     from mkdocs.structure.files import File
 
     for name, uri in OUTSIDE.items():
@@ -48,22 +50,26 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Return the page with links that are correct in the site."""
     here = {uri: name for name, uri in OUTSIDE.items()}.get(page.file.src_uri, f"docs/{page.file.src_uri}")
 
-    def led(link: re.Match[str]) -> str:
+    def corrected(link: re.Match[str]) -> str:
         picture, words, target, anchor = link.groups()
         uri = uri_of(here, target)
         if files.get_file_from_path(uri) is None:
-            is_there = (ROOT / posixpath.dirname(here) / target).exists()
-            return words if is_there else link[0]  # MkDocs warns of the latter
+            exists = (ROOT / posixpath.dirname(here) / target).exists()
+            return words if exists else link[0]  # MkDocs warns about a link to a missing file
         shorter = posixpath.relpath(uri, posixpath.dirname(page.file.src_uri) or ".")
         return f"{picture}[{words}]({shorter}{anchor or ''})"
 
-    return four_spaces(_LINK.sub(led, markdown))
+    return four_spaces(_LINK.sub(corrected, markdown))
 
 
 def four_spaces(markdown: str) -> str:
-    """With what belongs to an item of a list as far indented as MkDocs wants; for others two or three spaces do."""
+    """Return the page with the contents of list items indented by four spaces, as MkDocs requires.
+
+    Other viewers accept two or three spaces, which the repository's pages have.
+    """
     lines = []
     in_list = False
     for line in markdown.split("\n"):

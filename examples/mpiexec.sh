@@ -1,3 +1,4 @@
 #!/bin/sh
-# mpiexec.sh HOSTFILE SRC DST; each line of HOSTFILE is the name of a host, once for each rank that is to run there
+# usage: mpiexec.sh HOSTFILE SRC DST
+# HOSTFILE has one line with a host's name for each rank to run on that host.
 exec mpiexec -machinefile "$1" pcopy --checkpoint "$HOME/move.job" --verify --errors failed.jsonl "$2" "$3"

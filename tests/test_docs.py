@@ -192,7 +192,7 @@ def test_the_table_of_kinds_is_that_of_the_code() -> None:
     told = {int(code): name for code, name in rows}
     assert {code: name for code, name in told.items() if code < 200} == kinds()
     assert len(told) == len(rows) == len(kinds()) + len(PARTS)
-    assert f"| {FORMAT} | what tasks are packed as |" in page
+    assert f"| {FORMAT} | the encoding of tasks |" in page
     assert f"| {VERSION} | all files of a job |" in page
 
 

@@ -1,4 +1,4 @@
-/* How long each kind of operation takes, and how many there were. */
+/* Delays and counts of operations, by type. */
 #include "latencyfs.h"
 
 #include <stdatomic.h>
@@ -10,7 +10,7 @@ enum group { METADATA, DATA, UNWAITED };
 static const char *const names[] = {KINDS(AS_NAME)};
 static const enum group groups[] = {KINDS(AS_GROUP)};
 
-static _Atomic long delays[MOST_KINDS], counts[MOST_KINDS], sleeping, most_sleeping;
+static _Atomic long delays[KIND_COUNT], counts[KIND_COUNT], sleeping, most_sleeping;
 
 void count(enum kind kind)
 {
@@ -27,12 +27,12 @@ void count(enum kind kind)
     atomic_fetch_sub(&sleeping, 1);
 }
 
-bool refused(fuse_req_t req, enum kind kind)
+bool is_refused(fuse_req_t req, enum kind kind)
 {
     while (*(volatile bool *)&quirks.silent)
         usleep(10000);
     count(kind);
-    int error = refusal_of(kind);
+    int error = refusal_errno(kind);
     if (error)
         fuse_reply_err(req, error);
     return error;
@@ -47,7 +47,7 @@ static bool applies(const char *word, enum kind kind)
     return !strcmp(word, "all") || !strcmp(word, groups[kind] == METADATA ? "metadata" : "data");
 }
 
-/* Takes "KIND=MICROSECONDS,..."; false if that is none, and then what came before the mistake holds. */
+/* Set delays from "KIND=MICROSECONDS,...". Return false for a mistake; the parts before it are in effect then. */
 bool set_delays(char *text)
 {
     atomic_store(&most_sleeping, 0);
@@ -59,7 +59,7 @@ bool set_delays(char *text)
         *value++ = 0;
         long delay = strtol(value, &end, 10);
         bool known = false;
-        for (int kind = 0; kind < MOST_KINDS; kind++)
+        for (int kind = 0; kind < KIND_COUNT; kind++)
             if (applies(part, kind)) {
                 atomic_store(&delays[kind], delay);
                 known = true;
@@ -70,10 +70,10 @@ bool set_delays(char *text)
     return true;
 }
 
-size_t tell_counts(char *text, size_t size)
+size_t format_counts(char *text, size_t size)
 {
     size_t used = 0;
-    for (int kind = 0; kind < MOST_KINDS; kind++)
+    for (int kind = 0; kind < KIND_COUNT; kind++)
         used += snprintf(text + used, size - used, "%s %ld\n", names[kind], atomic_load(&counts[kind]));
     used += snprintf(text + used, size - used, "sleeping %ld\n", atomic_load(&most_sleeping));
     return used;

@@ -6,16 +6,16 @@
 
 static int flags_below(int flags)
 {
-    /* The kernel gives the places of appended data itself; direct I/O would want aligned memory here. */
+    /* Linux passes the offsets of appended data; O_DIRECT would require aligned buffers here. */
     return (flags & ~(O_CREAT | O_EXCL | O_NOFOLLOW | O_APPEND | O_DIRECT)) | O_CLOEXEC;
 }
 
 static void op_open(fuse_req_t req, fuse_ino_t id, struct fuse_file_info *file)
 {
-    if (refused(req, KIND_open))
+    if (is_refused(req, KIND_open))
         return;
-    HOLD(fd, id);
-    if (quirks.sequential && !begins_anew(fd, file->flags)) {
+    WITH_INODE(fd, id);
+    if (quirks.sequential && !may_open_sequentially(fd, file->flags)) {
         fuse_reply_err(req, EOPNOTSUPP);
         return;
     }
@@ -26,25 +26,26 @@ static void op_open(fuse_req_t req, fuse_ino_t id, struct fuse_file_info *file)
     }
     file->fh = opened;
     file->direct_io = quirks.short_reads || quirks.early_end;
-    note_open(opened);
+    record_open(opened);
     if (fuse_reply_open(req, file) == -ENOENT)
         close(opened);
 }
 
 static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, struct fuse_file_info *file)
 {
-    if (refused(req, KIND_create))
+    if (is_refused(req, KIND_create))
         return;
-    take_umask(req);
-    HOLD(directory, parent);
-    NAMED(stored, directory, name);
+    set_callers_umask(req);
+    WITH_INODE(directory, parent);
+    WITH_STORED_NAME(stored, directory, name);
     int flags = flags_below(file->flags) | O_NOFOLLOW;
     int fd = openat(directory, stored, flags | O_CREAT | O_EXCL, mode);
     bool made = fd >= 0;
     if (!made && errno == EEXIST && !(file->flags & O_EXCL))
-        fd = openat(directory, stored, flags); /* somebody else made it below */
+        fd = openat(directory, stored, flags); /* another process created it in the backing directory */
     struct fuse_entry_param entry;
-    int error = fd < 0 || (made && give(req, directory, stored) < 0) ? errno : find(directory, stored, &entry);
+    int error = fd < 0 || (made && give_to_caller(req, directory, stored) < 0)
+                    ? errno : fill_entry(directory, stored, &entry);
     if (error) {
         if (fd >= 0)
             close(fd);
@@ -53,10 +54,10 @@ static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_
     }
     file->fh = fd;
     file->direct_io = quirks.short_reads || quirks.early_end;
-    note_open(fd);
+    record_open(fd);
     if (fuse_reply_create(req, &entry, file) == -ENOENT) {
         close(fd);
-        forget_node(entry.ino, 1);
+        drop_node(entry.ino, 1);
     }
 }
 
@@ -65,7 +66,7 @@ static void op_read(fuse_req_t req, fuse_ino_t id, size_t size, off_t start, str
     (void)id;
     static __thread char *buffer;
     static __thread size_t room;
-    if (refused(req, KIND_read))
+    if (is_refused(req, KIND_read))
         return;
     if (room < size) {
         free(buffer);
@@ -85,11 +86,11 @@ static void op_write(fuse_req_t req, fuse_ino_t id, const char *data, size_t siz
                      struct fuse_file_info *file)
 {
     (void)id;
-    if (refused(req, KIND_write))
+    if (is_refused(req, KIND_write))
         return;
-    bool possible = !quirks.sequential || is_end(file->fh, start);
+    bool possible = !quirks.sequential || is_at_end(file->fh, start);
     ssize_t length = possible ? pwrite(file->fh, data, size, start) : (errno = EOPNOTSUPP, -1);
-    note_write(file->fh);
+    record_write(file->fh);
     if (length < 0)
         fuse_reply_err(req, errno);
     else
@@ -100,10 +101,10 @@ static void op_copy_file_range(fuse_req_t req, fuse_ino_t from, off_t read_at, s
                                fuse_ino_t to, off_t write_at, struct fuse_file_info *target, size_t size, int flags)
 {
     (void)from, (void)to;
-    if (refused(req, KIND_copy_file_range))
+    if (is_refused(req, KIND_copy_file_range))
         return;
     bool possible = !quirks.sequential && !quirks.early_end;
-    note_write(target->fh);
+    record_write(target->fh);
     ssize_t length = !possible ? (errno = EOPNOTSUPP, -1) : copy_file_range(source->fh, &read_at, target->fh, &write_at, size, flags);
     if (length < 0)
         fuse_reply_err(req, errno);
@@ -114,7 +115,7 @@ static void op_copy_file_range(fuse_req_t req, fuse_ino_t from, off_t read_at, s
 static void op_fallocate(fuse_req_t req, fuse_ino_t id, int mode, off_t start, off_t size, struct fuse_file_info *file)
 {
     (void)id;
-    if (refused(req, KIND_fallocate))
+    if (is_refused(req, KIND_fallocate))
         return;
     if (quirks.sequential)
         fuse_reply_err(req, EOPNOTSUPP);
@@ -125,7 +126,7 @@ static void op_fallocate(fuse_req_t req, fuse_ino_t id, int mode, off_t start, o
 static void op_lseek(fuse_req_t req, fuse_ino_t id, off_t start, int whence, struct fuse_file_info *file)
 {
     (void)id;
-    if (refused(req, KIND_lseek))
+    if (is_refused(req, KIND_lseek))
         return;
     off_t found = lseek(file->fh, start, whence);
     if (found < 0)
@@ -137,9 +138,9 @@ static void op_lseek(fuse_req_t req, fuse_ino_t id, off_t start, int whence, str
 static void op_flush(fuse_req_t req, fuse_ino_t id, struct fuse_file_info *file)
 {
     (void)id;
-    if (refused(req, KIND_flush))
+    if (is_refused(req, KIND_flush))
         return;
-    note_close(file->fh);
+    record_close(file->fh);
     reply_done(req, close(dup(file->fh)));
 }
 
@@ -158,7 +159,7 @@ static int synced(int fd, int only_data)
 static void op_fsync(fuse_req_t req, fuse_ino_t id, int only_data, struct fuse_file_info *file)
 {
     (void)id;
-    if (refused(req, KIND_fsync))
+    if (is_refused(req, KIND_fsync))
         return;
     reply_done(req, synced(file->fh, only_data));
 }
@@ -167,9 +168,9 @@ static void op_fsync(fuse_req_t req, fuse_ino_t id, int only_data, struct fuse_f
 
 struct listing {
     DIR *stream;
-    struct dirent *next; /* read, and not told yet */
-    off_t offset;        /* of what was told last */
-    long listed;         /* names since the begin, without "." and ".." */
+    struct dirent *next; /* read, but not returned yet */
+    off_t offset;        /* of the entry that was returned last */
+    long listed;         /* names returned since the begin, without "." and ".." */
     pthread_mutex_t lock;
 };
 
@@ -180,9 +181,9 @@ static struct listing *listing_of(const struct fuse_file_info *file)
 
 static void op_opendir(fuse_req_t req, fuse_ino_t id, struct fuse_file_info *file)
 {
-    if (refused(req, KIND_opendir))
+    if (is_refused(req, KIND_opendir))
         return;
-    HOLD(directory, id);
+    WITH_INODE(directory, id);
     struct listing *listing = calloc(1, sizeof *listing);
     int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC | (file->flags & O_NOATIME);
     int fd = is_stale() ? (errno = ESTALE, -1) : openat(directory, ".", flags);
@@ -204,7 +205,7 @@ static void op_opendir(fuse_req_t req, fuse_ino_t id, struct fuse_file_info *fil
     }
 }
 
-/* Fills ``buffer``; the bytes used, or -1 with errno. */
+/* Fill ``buffer`` with entries. Return the number of bytes used, or -1 with errno. */
 static ssize_t list(fuse_req_t req, struct listing *listing, char *buffer, size_t size, off_t offset)
 {
     size_t used = 0;
@@ -245,7 +246,7 @@ static ssize_t list(fuse_req_t req, struct listing *listing, char *buffer, size_
 static void op_readdir(fuse_req_t req, fuse_ino_t id, size_t size, off_t offset, struct fuse_file_info *file)
 {
     (void)id;
-    if (refused(req, KIND_readdir))
+    if (is_refused(req, KIND_readdir))
         return;
     struct listing *listing = listing_of(file);
     char *buffer = malloc(size);
@@ -272,7 +273,7 @@ static void op_releasedir(fuse_req_t req, fuse_ino_t id, struct fuse_file_info *
 static void op_fsyncdir(fuse_req_t req, fuse_ino_t id, int only_data, struct fuse_file_info *file)
 {
     (void)id;
-    if (refused(req, KIND_fsyncdir))
+    if (is_refused(req, KIND_fsyncdir))
         return;
     reply_done(req, synced(dirfd(listing_of(file)->stream), only_data));
 }

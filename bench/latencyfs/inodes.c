@@ -1,4 +1,4 @@
-/* Operations on inodes: attributes, of both kinds, and what a symlink says. */
+/* Operations on inodes: status, extended attributes and targets of symbolic links. */
 #include "latencyfs.h"
 
 #include <limits.h>
@@ -14,7 +14,7 @@ static void reply_attributes(fuse_req_t req, int fd)
     if (fstatat(fd, "", &status, AT_EMPTY_PATH) < 0)
         fuse_reply_err(req, errno);
     else {
-        distort(&status);
+        apply_status_quirks(&status);
         fuse_reply_attr(req, &status, attribute_timeout);
     }
 }
@@ -22,9 +22,9 @@ static void reply_attributes(fuse_req_t req, int fd)
 static void op_getattr(fuse_req_t req, fuse_ino_t id, struct fuse_file_info *file)
 {
     (void)file;
-    if (refused(req, KIND_getattr))
+    if (is_refused(req, KIND_getattr))
         return;
-    HOLD(fd, id);
+    WITH_INODE(fd, id);
     reply_attributes(req, fd);
 }
 
@@ -33,10 +33,10 @@ static struct timespec new_time(struct timespec given, bool now, bool change)
     return !change ? (struct timespec){0, UTIME_OMIT} : now ? (struct timespec){0, UTIME_NOW} : given;
 }
 
-/* 0, or -1 with errno. */
+/* Change the size of a file. Return 0, or -1 with errno. */
 static int change_size(int fd, off_t size, const struct fuse_file_info *file)
 {
-    if (quirks.sequential && size && !is_end(fd, size)) {
+    if (quirks.sequential && size && !is_at_end(fd, size)) {
         errno = EOPNOTSUPP;
         return -1;
     }
@@ -45,11 +45,12 @@ static int change_size(int fd, off_t size, const struct fuse_file_info *file)
 
 static bool is_refused_part(int what, int flags, enum part part)
 {
-    errno = refusal_of(part);
+    errno = refusal_errno(part);
     return what & flags && errno;
 }
 
-/* In this order: a change of owner clears set-id bits, and a change of size sets times. */
+/* Change the requested attributes. The order matters: a change of owner clears set-id bits, and a change of size sets
+ * times. */
 static int change(int fd, const struct stat *wanted, int what, const struct fuse_file_info *file)
 {
     if (is_refused_part(what, FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID, PART_chown) ||
@@ -79,9 +80,9 @@ static int change(int fd, const struct stat *wanted, int what, const struct fuse
 
 static void op_setattr(fuse_req_t req, fuse_ino_t id, struct stat *wanted, int what, struct fuse_file_info *file)
 {
-    if (refused(req, KIND_setattr))
+    if (is_refused(req, KIND_setattr))
         return;
-    HOLD(fd, id);
+    WITH_INODE(fd, id);
     if (change(fd, wanted, what, file) < 0)
         fuse_reply_err(req, errno);
     else
@@ -90,9 +91,9 @@ static void op_setattr(fuse_req_t req, fuse_ino_t id, struct stat *wanted, int w
 
 static void op_readlink(fuse_req_t req, fuse_ino_t id)
 {
-    if (refused(req, KIND_readlink))
+    if (is_refused(req, KIND_readlink))
         return;
-    HOLD(fd, id);
+    WITH_INODE(fd, id);
     char target[PATH_MAX + 1];
     ssize_t length = readlinkat(fd, "", target, sizeof target - 1);
     if (length < 0) {
@@ -106,7 +107,7 @@ static void op_readlink(fuse_req_t req, fuse_ino_t id)
 static void op_statfs(fuse_req_t req, fuse_ino_t id)
 {
     (void)id;
-    if (refused(req, KIND_statfs))
+    if (is_refused(req, KIND_statfs))
         return;
     struct statvfs status;
     int result = fstatvfs(root_fd, &status);
@@ -134,26 +135,27 @@ static void op_getxattr(fuse_req_t req, fuse_ino_t id, const char *name, size_t 
 {
     static __thread char value[XATTR_SIZE_MAX];
     if (id == FUSE_ROOT_ID && !strcmp(name, CONTROL)) {
-        reply_value(req, value, tell_counts(value, sizeof value), room);
+        reply_value(req, value, format_counts(value, sizeof value), room);
         return;
     }
     bool is_systems = !strncmp(name, "system.", 7) || !strncmp(name, "security.", 9);
-    if (!is_systems && refused(req, KIND_getxattr)) /* the kernel itself reads these, and fails other calls with them */
+    /* Linux itself reads system attributes: to refuse these would make other calls fail, too. */
+    if (!is_systems && is_refused(req, KIND_getxattr))
         return;
     if (*quirks.foreign && !strcmp(name, quirks.foreign)) {
         reply_value(req, "odd", 3, room);
         return;
     }
-    HOLD(fd, id);
+    WITH_INODE(fd, id);
     reply_value(req, value, getxattr(path_of(fd).text, name, value, room), room);
 }
 
 static void op_listxattr(fuse_req_t req, fuse_ino_t id, size_t room)
 {
     static __thread char list[XATTR_LIST_MAX];
-    if (refused(req, KIND_listxattr))
+    if (is_refused(req, KIND_listxattr))
         return;
-    HOLD(fd, id);
+    WITH_INODE(fd, id);
     size_t more = *quirks.foreign ? strlen(quirks.foreign) + 1 : 0;
     ssize_t length = listxattr(path_of(fd).text, list, sizeof list - more);
     if (length >= 0 && more)
@@ -175,21 +177,21 @@ static void op_setxattr(fuse_req_t req, fuse_ino_t id, const char *name, const c
         free(text);
         return;
     }
-    if (refused(req, KIND_setxattr))
+    if (is_refused(req, KIND_setxattr))
         return;
     if (*quirks.unknown && !strncmp(name, quirks.unknown, strlen(quirks.unknown))) {
         fuse_reply_err(req, EOPNOTSUPP);
         return;
     }
-    HOLD(fd, id);
+    WITH_INODE(fd, id);
     reply_done(req, setxattr(path_of(fd).text, name, value, size, flags));
 }
 
 static void op_removexattr(fuse_req_t req, fuse_ino_t id, const char *name)
 {
-    if (refused(req, KIND_removexattr))
+    if (is_refused(req, KIND_removexattr))
         return;
-    HOLD(fd, id);
+    WITH_INODE(fd, id);
     reply_done(req, removexattr(path_of(fd).text, name));
 }
 

@@ -1,42 +1,43 @@
-/* A slow and odd file system: passes everything on to a directory, lets each operation take as long as it is set to,
- * and differs from other file systems as its quirks say.
+/* A slow and unusual file system for tests: it passes all operations on to a directory, delays each for a set time, and
+ * differs from other file systems by quirks.
  *
  *   latencyfs [--delay KIND=MICROSECONDS,...] [--quirks QUIRK,...] [--entry-timeout S] [--attribute-timeout S]
  *             DIRECTORY MOUNTPOINT
  *
  * KIND is one of the operations below, or a group of them: metadata, data, all. An operation sleeps in a thread of its
- * own before it is done, so that any number of them sleep at once. What comes first in one directory makes the others
- * wait, as on any file system: the kernel itself lets only one create, unlink, rename, link, mkdir or rmdir work in a
- * directory at a time, and so it sends them here one after the other.
+ * own before it is executed, so that any number of them sleep at the same time. Changes of one directory wait for each
+ * other, as on any file system: Linux itself allows only one create, unlink, rename, link, mkdir or rmdir in a
+ * directory at a time, and so sends them one after the other.
  *
- * Runs in the foreground, as root, until it is unmounted or gets SIGTERM. It writes "mounted" when it is, and at the end
- * the counts. On a running one, the extended attribute user.latencyfs of the mount's root reads as the counts
- * ("KIND NUMBER" a line; "sleeping" is the most that slept at once since delays were given), and takes other delays, in
- * the form of --delay; user.latencyfs.quirks takes other quirks, in the form of --quirks, which replace all.
+ * It runs in the foreground, as root, until it is unmounted or gets SIGTERM. It writes "mounted" when it is ready, and
+ * the counts at the end. While it runs, the extended attribute user.latencyfs of the mount's root returns the counts
+ * ("KIND NUMBER" per line; "sleeping" is the maximum of operations that slept at the same time since delays were set).
+ * Setting user.latencyfs changes the delays, in the form of --delay; setting user.latencyfs.quirks replaces all quirks,
+ * in the form of --quirks.
  *
  * A quirk is one of
- *   OPERATION=ERRNO         each operation of that kind fails; chown, chmod, utimens and truncate are kinds, too
- *   close_time              a file that was written gets the time of its close as mtime
+ *   OPERATION=ERRNO         each operation of that type fails; chown, chmod, utimens and truncate are types, too
+ *   close_time              a file that was written gets the time of its closing as mtime
  *   coarse_times=N          times are rounded down to N seconds
  *   decompose, fold_case    the letter U+00E9 is stored as two code points; names are stored in lower case
- *   early_end=N             sizes of files are N bytes more than can be read
- *   fixed_ctime             ctime never moves
- *   fixed_mode=OCTAL        all but symlinks have that mode; fixed_owner=N: all have that owner and group
+ *   early_end=N             sizes of files are N bytes larger than what can be read
+ *   fixed_ctime             ctime never changes
+ *   fixed_mode=OCTAL        all items but symbolic links have that mode; fixed_owner=N: all have that owner and group
  *   foreign=NAME            each inode has one more extended attribute
- *   full=NAME               nothing can be made in directories of that name (ENOSPC)
+ *   full=NAME               nothing can be created in directories of that name (ENOSPC)
  *   list_ends=N             a listing ends after N names; list_fails=N: it fails there with EIO
- *   listed_inodes           inode numbers of listings are not those of stat; untyped: listings know no types
- *   no_blocks               statfs knows no sizes
- *   no_dot_names            no name begins with a dot (EINVAL); utf8_only: each is in UTF-8 (EILSEQ)
- *   sequential              a file is written once, from its begin to its end (EOPNOTSUPP)
+ *   listed_inodes           inode numbers of listings are not those of stat; untyped: listings have no types
+ *   no_blocks               statfs returns no sizes
+ *   no_dot_names            no name may begin with a dot (EINVAL); utf8_only: names must be in UTF-8 (EILSEQ)
+ *   sequential              a file can be written only once, from its begin to its end (EOPNOTSUPP)
  *   short_reads             a read returns half of the bytes that it could
- *   silent                  nothing is answered any more, until the process gets SIGUSR1
+ *   silent                  no operation is answered until the process gets SIGUSR1
  *   stale=N                 each N-th open, of files and directories, fails with ESTALE
- *   twice                   listings have each name twice
- *   unknown=PREFIX          no extended attribute whose name begins so can be set (EOPNOTSUPP)
+ *   twice                   listings contain each name twice
+ *   unknown=PREFIX          no extended attribute with that prefix can be set (EOPNOTSUPP)
  *
- * An inode here is the inode number there; what lies on another file system below DIRECTORY is not shown (EXDEV).
- * Not passed on: FICLONE and other ioctls, O_TMPFILE, birth times, O_DIRECT (of the file below).
+ * Inode numbers are those of the backing file system; items of another file system mounted below DIRECTORY are not
+ * shown (EXDEV). Not supported: FICLONE and other ioctls, O_TMPFILE, birth times, O_DIRECT on the backing file.
  */
 #include "latencyfs.h"
 
@@ -63,8 +64,8 @@ static ssize_t read_request(int fd, void *buffer, size_t size, void *unused)
     return read(fd, buffer, size);
 }
 
-/* The first answer is the one to FUSE_INIT. libfuse before 3.17 cannot tell the kernel there that look-ups in one
- * directory may be under way at the same time, as they are on NFS and Lustre. */
+/* Write an answer to /dev/fuse. The first one answers FUSE_INIT: libfuse before 3.17 cannot set the flag for parallel
+ * look-ups in one directory, as NFS and Lustre have them, so it is set here. */
 static ssize_t write_answer(int fd, struct iovec *parts, int number, void *unused)
 {
     (void)unused;
@@ -82,7 +83,7 @@ static int usage(void)
     return 2;
 }
 
-static bool understand(int argc, char **argv)
+static bool parse_arguments(int argc, char **argv)
 {
     for (int at = 1; at + 1 < argc - 2; at += 2) {
         if (!strcmp(argv[at], "--delay") && set_delays(argv[at + 1]))
@@ -112,7 +113,7 @@ static void prepare(void)
     getrlimit(RLIMIT_NOFILE, &files);
     files.rlim_cur = files.rlim_max;
     setrlimit(RLIMIT_NOFILE, &files);
-    prctl(PR_SET_TIMERSLACK, 1); /* nanosecond; threads inherit it */
+    prctl(PR_SET_TIMERSLACK, 1); /* 1 ns, so that short sleeps are exact; threads inherit it */
     prctl(PR_SET_PDEATHSIG, SIGTERM);
 }
 
@@ -136,9 +137,9 @@ int main(int argc, char **argv)
 {
     char *options[] = {argv[0], "-oallow_other,default_permissions,fsname=latencyfs,subtype=latencyfs"};
     struct fuse_args arguments = FUSE_ARGS_INIT(2, options);
-    if (!understand(argc, argv))
+    if (!parse_arguments(argc, argv))
         return usage();
-    if (!take_root(argv[argc - 2])) {
+    if (!open_root(argv[argc - 2])) {
         perror(argv[argc - 2]);
         return 1;
     }
@@ -153,7 +154,7 @@ int main(int argc, char **argv)
     int status = serve(session, argv[argc - 1]);
     fuse_session_destroy(session);
     char text[4096];
-    tell_counts(text, sizeof text);
+    format_counts(text, sizeof text);
     fputs(text, stdout);
     return status;
 }

@@ -5,28 +5,29 @@
 
 static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
-    if (refused(req, KIND_lookup))
+    if (is_refused(req, KIND_lookup))
         return;
-    HOLD(directory, parent);
+    WITH_INODE(directory, parent);
     char room[NAME_MAX + 1];
-    reply_found(req, directory, stored_name(name, room));
+    reply_entry(req, directory, stored_name(name, room));
 }
 
 static void op_forget(fuse_req_t req, fuse_ino_t id, uint64_t lookups)
 {
-    forget_node(id, lookups);
+    drop_node(id, lookups);
     fuse_reply_none(req);
 }
 
 static void op_forget_multi(fuse_req_t req, size_t number, struct fuse_forget_data *forgets)
 {
     for (size_t at = 0; at < number; at++)
-        forget_node(forgets[at].ino, forgets[at].nlookup);
+        drop_node(forgets[at].ino, forgets[at].nlookup);
     fuse_reply_none(req);
 }
 
-/* What is made next gets the caller's umask: unless a default ACL decides, which the file system below knows. */
-void take_umask(fuse_req_t req)
+/* Set this thread's umask to the caller's. The backing file system applies it to new items, unless a default ACL
+ * decides. */
+void set_callers_umask(fuse_req_t req)
 {
     static __thread bool alone;
     if (!alone && unshare(CLONE_FS) == 0)
@@ -34,8 +35,8 @@ void take_umask(fuse_req_t req)
     umask(fuse_req_ctx(req)->umask);
 }
 
-/* Gives what this process made to who asked for it; a set-gid directory has given it its group already. */
-int give(fuse_req_t req, int directory, const char *name)
+/* Change the owner of a new item to the caller. In a set-gid directory, its group is correct already. */
+int give_to_caller(fuse_req_t req, int directory, const char *name)
 {
     const struct fuse_ctx *caller = fuse_req_ctx(req);
     struct stat parent, made;
@@ -52,79 +53,79 @@ int give(fuse_req_t req, int directory, const char *name)
 
 static void reply_made(fuse_req_t req, int directory, const char *name, int result)
 {
-    if (result < 0 || give(req, directory, name) < 0)
+    if (result < 0 || give_to_caller(req, directory, name) < 0)
         fuse_reply_err(req, errno);
     else
-        reply_found(req, directory, name);
+        reply_entry(req, directory, name);
 }
 
 static void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t number)
 {
-    if (refused(req, KIND_mknod))
+    if (is_refused(req, KIND_mknod))
         return;
-    HOLD(directory, parent);
-    NAMED(stored, directory, name);
-    take_umask(req);
+    WITH_INODE(directory, parent);
+    WITH_STORED_NAME(stored, directory, name);
+    set_callers_umask(req);
     reply_made(req, directory, stored, mknodat(directory, stored, mode, number));
 }
 
 static void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 {
-    if (refused(req, KIND_mkdir))
+    if (is_refused(req, KIND_mkdir))
         return;
-    HOLD(directory, parent);
-    NAMED(stored, directory, name);
-    take_umask(req);
+    WITH_INODE(directory, parent);
+    WITH_STORED_NAME(stored, directory, name);
+    set_callers_umask(req);
     reply_made(req, directory, stored, mkdirat(directory, stored, mode));
 }
 
 static void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name)
 {
-    if (refused(req, KIND_symlink))
+    if (is_refused(req, KIND_symlink))
         return;
-    HOLD(directory, parent);
-    NAMED(stored, directory, name);
+    WITH_INODE(directory, parent);
+    WITH_STORED_NAME(stored, directory, name);
     reply_made(req, directory, stored, symlinkat(target, directory, stored));
 }
 
 static void op_link(fuse_req_t req, fuse_ino_t id, fuse_ino_t parent, const char *name)
 {
-    if (refused(req, KIND_link))
+    if (is_refused(req, KIND_link))
         return;
-    HOLD(fd, id);
-    HOLD(directory, parent);
-    NAMED(stored, directory, name);
+    WITH_INODE(fd, id);
+    WITH_INODE(directory, parent);
+    WITH_STORED_NAME(stored, directory, name);
     if (linkat(fd, "", directory, stored, AT_EMPTY_PATH) < 0)
         fuse_reply_err(req, errno);
     else
-        reply_found(req, directory, stored);
+        reply_entry(req, directory, stored);
 }
 
 static void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
-    if (refused(req, KIND_unlink))
+    if (is_refused(req, KIND_unlink))
         return;
-    HOLD(directory, parent);
+    WITH_INODE(directory, parent);
     char room[NAME_MAX + 1];
     reply_done(req, unlinkat(directory, stored_name(name, room), 0));
 }
 
 static void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
-    if (refused(req, KIND_rmdir))
+    if (is_refused(req, KIND_rmdir))
         return;
-    HOLD(directory, parent);
+    WITH_INODE(directory, parent);
     char room[NAME_MAX + 1];
     reply_done(req, unlinkat(directory, stored_name(name, room), AT_REMOVEDIR));
 }
 
 static void op_rename(fuse_req_t req, fuse_ino_t from, const char *old, fuse_ino_t to, const char *new, unsigned flags)
 {
-    if (refused(req, KIND_rename))
+    if (is_refused(req, KIND_rename))
         return;
-    HOLD(source, from);
-    HOLD(target, to);
-    NAMED(stored, target, new);
+    WITH_INODE(source, from);
+    WITH_INODE(target, to);
+    WITH_STORED_NAME(stored, target, new);
     char room[NAME_MAX + 1];
     reply_done(req, renameat2(source, stored_name(old, room), target, stored, flags));
 }

@@ -1,4 +1,4 @@
-/* The inodes that the kernel knows, and how they are found again. */
+/* The inodes that Linux refers to, and file handles to open them again. */
 #include "latencyfs.h"
 
 #include <pthread.h>
@@ -6,14 +6,14 @@
 double entry_timeout, attribute_timeout;
 int root_fd;
 
-/* A name for an inode that its file system gives, and understands later; an inode that gets the number of one that is
- * gone has another. Descriptors instead would be as many as there are files. */
+/* A file handle of an inode (name_to_handle_at). An inode that reuses the number of a removed one has another handle.
+ * Descriptors instead of handles would be as many as there are files. */
 struct handle {
     struct file_handle head;
     unsigned char room[64];
 };
 
-/* One per inode that the kernel knows; held in a table by its number. */
+/* An inode that Linux refers to, in a hash table by its number. */
 struct node {
     fuse_ino_t id;
     struct handle handle;
@@ -29,12 +29,12 @@ static ino_t root_ino;
 
 static fuse_ino_t id_of(ino_t ino)
 {
-    /* The root is 1 to the kernel; what has that number below takes the root's. */
+    /* FUSE requires number 1 for the root; an item with that number in the backing file system gets the root's. */
     return ino == root_ino ? FUSE_ROOT_ID : ino == FUSE_ROOT_ID ? root_ino : ino;
 }
 
-/* A descriptor of O_PATH to let_go() later, or -1 with errno. */
-int hold(fuse_ino_t id)
+/* Return an O_PATH descriptor of an inode, to be closed with close_inode(), or -1 with errno. */
+int open_inode(fuse_ino_t id)
 {
     if (id == FUSE_ROOT_ID)
         return root_fd;
@@ -47,13 +47,13 @@ int hold(fuse_ino_t id)
         handle = node->handle;
     pthread_mutex_unlock(&nodes_lock);
     if (!node) {
-        fprintf(stderr, "latencyfs: the kernel asks for inode %lu, which it has forgotten\n", (unsigned long)id);
+        fprintf(stderr, "latencyfs: FUSE requested inode %lu, which Linux has dropped before\n", (unsigned long)id);
         abort();
     }
     return open_by_handle_at(root_fd, &handle.head, O_PATH | O_NOFOLLOW | O_CLOEXEC);
 }
 
-void let_go(int *fd)
+void close_inode(int *fd)
 {
     if (*fd != root_fd)
         close(*fd);
@@ -68,7 +68,7 @@ static bool remember(fuse_ino_t id, const struct handle *handle)
         node = node->next;
     if (node) {
         node->lookups++;
-        node->handle = *handle; /* another one, if the number has been given out again */
+        node->handle = *handle; /* another inode, if the number has been reused */
     } else if (fresh) {
         *fresh = (struct node){id, *handle, 1, nodes[id % BUCKETS]};
         node = nodes[id % BUCKETS] = fresh;
@@ -79,23 +79,23 @@ static bool remember(fuse_ino_t id, const struct handle *handle)
     return node;
 }
 
-void forget_node(fuse_ino_t id, uint64_t lookups)
+void drop_node(fuse_ino_t id, uint64_t lookups)
 {
     if (id == FUSE_ROOT_ID)
         return;
     pthread_mutex_lock(&nodes_lock);
-    struct node **at = &nodes[id % BUCKETS], *gone = NULL;
+    struct node **at = &nodes[id % BUCKETS], *removed = NULL;
     while (*at && (*at)->id != id)
         at = &(*at)->next;
     if (*at && ((*at)->lookups -= lookups) == 0) {
-        gone = *at;
-        *at = gone->next;
+        removed = *at;
+        *at = removed->next;
     }
     pthread_mutex_unlock(&nodes_lock);
-    free(gone);
+    free(removed);
 }
 
-/* 0 or errno. */
+/* Get the file handle of an open inode. Return 0 or an errno. */
 static int get_handle(int fd, struct handle *handle)
 {
     int mount;
@@ -111,7 +111,7 @@ static uint32_t generation_of(const struct handle *handle)
     return sum;
 }
 
-/* A name for the inode itself, also if it is a symlink, for calls that take no descriptor of O_PATH. */
+/* Return a path of the inode itself, also of a symbolic link, for calls that do not accept an O_PATH descriptor. */
 struct path path_of(int fd)
 {
     struct path path;
@@ -119,8 +119,8 @@ struct path path_of(int fd)
     return path;
 }
 
-/* 0 or errno. */
-int find(int directory, const char *name, struct fuse_entry_param *entry)
+/* Look up ``name`` in ``directory``, and fill ``entry``. Return 0 or an errno. */
+int fill_entry(int directory, const char *name, struct fuse_entry_param *entry)
 {
     struct handle handle;
     int fd = openat(directory, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
@@ -134,22 +134,22 @@ int find(int directory, const char *name, struct fuse_entry_param *entry)
     if (error)
         return error;
     entry->ino = id_of(entry->attr.st_ino);
-    distort(&entry->attr);
+    apply_status_quirks(&entry->attr);
     entry->generation = generation_of(&handle);
     return remember(entry->ino, &handle) ? 0 : ENOMEM;
 }
 
-void reply_found(fuse_req_t req, int directory, const char *name)
+void reply_entry(fuse_req_t req, int directory, const char *name)
 {
     struct fuse_entry_param entry;
-    int error = find(directory, name, &entry);
-    if (error == ENOENT && entry_timeout > 0) { /* the kernel may remember that there is none */
+    int error = fill_entry(directory, name, &entry);
+    if (error == ENOENT && entry_timeout > 0) { /* Linux may cache that the name does not exist */
         entry = (struct fuse_entry_param){.entry_timeout = entry_timeout};
         fuse_reply_entry(req, &entry);
     } else if (error)
         fuse_reply_err(req, error);
-    else if (fuse_reply_entry(req, &entry) == -ENOENT) /* interrupted: the kernel does not know it */
-        forget_node(entry.ino, 1);
+    else if (fuse_reply_entry(req, &entry) == -ENOENT) /* interrupted: Linux has not got the inode */
+        drop_node(entry.ino, 1);
 }
 
 void reply_done(fuse_req_t req, int result)
@@ -157,8 +157,8 @@ void reply_done(fuse_req_t req, int result)
     fuse_reply_err(req, result < 0 ? errno : 0);
 }
 
-/* All numbers of inodes are those of the file system of ``directory``; false if it can't be had. */
-bool take_root(const char *directory)
+/* Open the backing ``directory``, from whose file system all inode numbers come. Return false on failure. */
+bool open_root(const char *directory)
 {
     struct stat status;
     struct handle handle;

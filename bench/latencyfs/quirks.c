@@ -1,4 +1,4 @@
-/* Ways in which real file systems differ from ext4, XFS, btrfs and tmpfs. Each is a switch. */
+/* Quirks: ways in which real file systems differ from ext4, XFS, btrfs and tmpfs. Each can be switched on. */
 #include "latencyfs.h"
 
 #include <linux/limits.h>
@@ -6,12 +6,12 @@
 
 struct quirks quirks = {.fixed_mode = -1, .fixed_owner = -1, .list_ends = -1, .list_fails = -1};
 
-/* Operations that can be refused: all kinds, and the parts of setattr. */
+/* Operations that can be refused: all types, and the parts of setattr. */
 #define AS_WORD(name, group) #name,
 #define AS_PART(name) #name,
 static const char *const operations[] = {KINDS(AS_WORD) SETATTR_PARTS(AS_PART)};
 
-int refusal_of(int operation)
+int refusal_errno(int operation)
 {
     return quirks.refusals[operation];
 }
@@ -40,7 +40,7 @@ static int errno_named(const char *name)
 
 static bool set_refusal(struct quirks *wanted, const char *operation, const char *value)
 {
-    for (int at = 0; at < MOST_OPERATIONS; at++)
+    for (int at = 0; at < OPERATION_COUNT; at++)
         if (!strcmp(operations[at], operation))
             return (wanted->refusals[at] = errno_named(value)) != 0;
     return false;
@@ -96,7 +96,8 @@ static bool set_value(struct quirks *wanted, const char *name, const char *value
     return set_refusal(wanted, name, value);
 }
 
-/* Replaces all quirks by "SWITCH,NAME=VALUE,OPERATION=ERRNO,..."; false, without a change, if a word is not known. */
+/* Replace all quirks by "SWITCH,NAME=VALUE,OPERATION=ERRNO,...". Return false, and change nothing, for an unknown
+ * word. */
 bool set_quirks(char *text)
 {
     struct quirks wanted = {.fixed_mode = -1, .fixed_owner = -1, .list_ends = -1, .list_fails = -1};
@@ -120,8 +121,8 @@ static void coarsen(struct timespec *time)
     time->tv_nsec = 0;
 }
 
-/* Changes a status that is reported. */
-void distort(struct stat *status)
+/* Change a status before it is returned, as the quirks say. */
+void apply_status_quirks(struct stat *status)
 {
     if (quirks.fixed_mode >= 0 && !S_ISLNK(status->st_mode))
         status->st_mode = (status->st_mode & S_IFMT) | quirks.fixed_mode;
@@ -140,7 +141,7 @@ void distort(struct stat *status)
 
 /* ---- names ---- */
 
-/* The name under which the file system stores ``name``. */
+/* Return the name under which the file system stores ``name``. */
 const char *stored_name(const char *name, char room[NAME_MAX + 1])
 {
     static const char composed[] = "\u00e9", decomposed[] = "e\u0301";
@@ -162,7 +163,7 @@ const char *stored_name(const char *name, char room[NAME_MAX + 1])
     return room;
 }
 
-/* The length of the first character of ``text`` in UTF-8, or 0 if there is none (overlong forms are not examined). */
+/* Return the length of the first UTF-8 character of ``text``, or 0 if there is none (overlong forms are accepted). */
 static int utf8_length(const unsigned char *text)
 {
     int length = *text < 0x80 ? 1 : *text >> 5 == 6 ? 2 : *text >> 4 == 14 ? 3 : *text >> 3 == 30 ? 4 : 0;
@@ -195,8 +196,8 @@ static bool is_full(int directory)
     return slash && !strcmp(slash + 1, quirks.full);
 }
 
-/* 0, or the errno with which a new name in ``directory`` is refused. */
-int name_refusal(int directory, const char *name)
+/* Return the errno with which a new name in ``directory`` is refused, or 0. */
+int name_error(int directory, const char *name)
 {
     if (quirks.no_dot_names && *name == '.')
         return EINVAL;
@@ -207,43 +208,43 @@ int name_refusal(int directory, const char *name)
 
 /* ---- open files ---- */
 
-#define MOST_FILES (1 << 16)
-static atomic_bool written[MOST_FILES];
+#define MAX_FILES (1 << 16)
+static atomic_bool written[MAX_FILES];
 
-void note_open(int fd)
+void record_open(int fd)
 {
-    if (fd < MOST_FILES)
+    if (fd < MAX_FILES)
         written[fd] = false;
 }
 
-void note_write(int fd)
+void record_write(int fd)
 {
-    if (fd < MOST_FILES)
+    if (fd < MAX_FILES)
         written[fd] = true;
 }
 
-/* What a server does when a file is closed. */
-void note_close(int fd)
+/* With the quirk "close_time", set the mtime of a file that was written, as some servers do when it is closed. */
+void record_close(int fd)
 {
-    if (quirks.close_time && fd < MOST_FILES && atomic_exchange(&written[fd], false))
+    if (quirks.close_time && fd < MAX_FILES && atomic_exchange(&written[fd], false))
         futimens(fd, (struct timespec[]){{0, UTIME_OMIT}, {0, UTIME_NOW}});
 }
 
-/* The kernel tries once more after ESTALE: that has to fail, too. */
+/* Return true if this open has to fail with ESTALE. Linux tries once more after ESTALE; that fails, too. */
 bool is_stale(void)
 {
     static atomic_long opened;
     return quirks.stale > 0 && atomic_fetch_add(&opened, 1) % quirks.stale < 2;
 }
 
-/* True if ``fd`` can be opened for writing where files are written from their begin to their end. */
-bool begins_anew(int fd, int flags)
+/* Return true if ``fd`` may be opened for writing with the quirk "sequential". */
+bool may_open_sequentially(int fd, int flags)
 {
     struct stat status;
     return (flags & O_ACCMODE) == O_RDONLY || flags & O_TRUNC || (!fstat(fd, &status) && status.st_size == 0);
 }
 
-bool is_end(int fd, off_t place)
+bool is_at_end(int fd, off_t place)
 {
     struct stat status;
     return !fstat(fd, &status) && status.st_size == place;

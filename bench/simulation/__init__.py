@@ -1,1 +1,1 @@
-"""Whole jobs of thousands of ranks in virtual time: what they run, the event loop, and how the results are shown."""
+"""Simulation of jobs with thousands of ranks in virtual time: workloads, event loop, network and plots."""

@@ -1,10 +1,10 @@
-"""The event loop: real nodes on a simulated network, each with a driver that lives in virtual time.
+"""The event loop of the simulation: real nodes on a simulated network, each with a driver that runs in virtual time.
 
-A rank does what ``pcopy.engine.driver`` does: it takes what has come, says what there is to say, then runs tasks and
-slices of tasks until 5 ms have passed or a task's end leaves something to say. Meanwhile it hears nothing, so that the
-whole slice can be played in one go when it begins. A task that takes many slices is not woken for each of them: the
-rank looks up at the end of that slice in which a message came. So the loop has an event for each message, for each
-slice with a task's end, and for each time when an idle rank tries again.
+A rank does what ``pcopy.engine.driver`` does: it processes received messages, sends pending ones, then runs tasks and
+slices of tasks until 5 ms have passed or the end of a task creates messages to send. During a slice it receives
+nothing, so that the whole slice can be simulated at its begin. A task of many slices is not woken for each of them: the
+rank checks for messages at the end of the slice in which one arrived. So there is one event for each message, for each
+slice in which a task ends, and for each time at which an idle rank tries to steal again.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from pcopy.engine.ticket import Outcome
 from pcopy.errors import InvariantBroken
 
 NEVER = math.inf
+"""The time of an event that will not occur."""
 
 
 class Machine(NamedTuple):
-    """``size`` ranks, of which ``slow`` take ``slowness`` times as long for everything.
+    """The simulated hardware: ``size`` ranks, of which ``slow`` ones need ``slowness`` times as long for everything.
 
-    ``latency`` gives a message's travelling time. To take a message costs a rank ``handling`` seconds, and a task
-    looks up (yields) every ``block`` seconds.
+    ``latency`` returns the travelling time of a message. A rank needs ``handling`` seconds to process a message, and a
+    task yields every ``block`` seconds.
     """
 
     size: int
@@ -47,7 +48,7 @@ class Machine(NamedTuple):
 
 
 class _Rank:
-    """A node with its driver's state. All times are virtual seconds."""
+    """A node with the state of its driver. All times are virtual seconds."""
 
     __slots__ = (
         "busy",
@@ -67,29 +68,29 @@ class _Rank:
     def __init__(self, node: Node, slowness: float, block: float) -> None:
         self.node = node
         self.slowness = slowness
-        self.clock = 0.0  # up to which its doings are settled; beyond the present while it runs a slice
+        self.clock = 0.0  # up to which its actions are simulated; in the future while it runs a slice
         self.inbox: deque[tuple[int, Message]] = deque()
         self.wake = NEVER
-        self.busy = False  # in a slice, until ``wake``; or in
-        self.task: Task | None = None  # one of many slices, which
-        self.end = 0.0  # ends then,
-        self.first = 0.0  # looks up then,
-        self.stride = block * slowness * math.ceil(SLICE / (block * slowness))  # and then each time after that
+        self.busy = False  # in a slice, until ``wake``; or in ``task``
+        self.task: Task | None = None  # a task of many slices
+        self.end = 0.0  # the end of ``task``
+        self.first = 0.0  # the first time at which ``task`` checks for messages,
+        self.stride = block * slowness * math.ceil(SLICE / (block * slowness))  # and the interval of the next ones
         self.received = 0
         self.most_tasks = 0
 
     def looks_up(self, at: float) -> float:
-        """When a task of many slices first looks up after ``at``; infinite if it ends before."""
+        """Return the first time after ``at`` at which the task checks for messages; infinite if it ends before that."""
         look_up = self.first if at <= self.first else at + (self.first - at) % self.stride
         return look_up if look_up < self.end else NEVER
 
 
 class Measured(NamedTuple):
-    """What a run was like. Times are virtual seconds since the start.
+    """The results of a simulated job. Times are virtual seconds since the start.
 
-    ``work`` is in seconds of a rank of usual speed, ``speed`` the sum over all ranks, of which a usual one adds 1.
-    The last task ended at ``last_end``; the root's detector saw that at ``detected``, its director had exact totals at
-    ``counted``, the last rank was told at ``stopped``. Of messages and the queue, ``most_…`` are one rank's.
+    ``work`` is in seconds of a rank of normal speed. ``speed`` is the sum over all ranks, to which a normal one adds 1.
+    The last task ended at ``last_end``. The root's detector noticed that at ``detected``, its director had exact totals
+    at ``counted``, and the last rank received the message to stop at ``stopped``. ``most_…`` are maxima over the ranks.
     """
 
     size: int
@@ -110,12 +111,12 @@ class Measured(NamedTuple):
 
     @property
     def efficiency(self) -> float:
-        """The work, over what all ranks at their speeds could have done until the last of them was told to stop."""
+        """The work, relative to what all ranks at their speeds could have done until the last one was stopped."""
         return self.work / (self.speed * self.stopped)
 
 
 class Cluster:
-    """One job; its own director, with one phase."""
+    """The simulation of one job with one phase. It is the director of that job, too."""
 
     def __init__(
         self,
@@ -136,11 +137,12 @@ class Cluster:
         ]
         self._timers: list[tuple[float, int]] = []
         self.busy: list[tuple[float, float]] = []
-        """When tasks have run, from and to; any number of them at once."""
+        """The intervals in which tasks have run. They may overlap."""
         self._last_end = self._asked = self._detected = self._counted = self._stopped = 0.0
         self._steals = self._refused = self._events = 0
 
     def _node(self, rank: int, limits: Limits, seed: int, termination: str) -> Node:
+        """Return the node of a rank."""
         return Node(
             rank,
             self.machine.size,
@@ -157,23 +159,30 @@ class Cluster:
     # The director.
 
     def first_tasks(self, phase: int) -> Iterable[Spawn]:
+        """Return the tasks with which a phase begins."""
         return self.workload.first()
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> None:
-        """There is none. Raises ``InvariantBroken`` if the phase has not been over, or a task has not been counted."""
+        """Return None: there is one phase.
+
+        Raise ``InvariantBroken`` if it was not over, or if a task was not counted.
+        """
         if self.workload.unfinished or totals != (self.workload.tasks,):
-            raise InvariantBroken(f"{totals} tasks counted, {self.workload.unfinished} of {self.workload.tasks} left")
+            raise InvariantBroken(
+                f"{totals} tasks counted, {self.workload.unfinished} of {self.workload.tasks} not run"
+            )
         self._counted = self._ranks[0].clock
         self._detected = min(max(self._asked, self._last_end), self._counted)
 
     def status(self, totals: tuple[int, ...], halted: Halt | None) -> int:
+        """Record the time at which the job is over, and return its exit status."""
         self._stopped = self._counted
         return 0
 
     # The events.
 
     def run(self) -> Measured:
-        """Plays the job to its end; raises ``InvariantBroken`` if that is not the end of everything."""
+        """Simulate the job to its end. Raise ``InvariantBroken`` if messages or tasks remain then."""
         root = self._ranks[0]
         root.node.start(0.0)
         self._go_on(root)
@@ -195,6 +204,9 @@ class Cluster:
         return self._measure()
 
     def _deliver(self, rank: _Rank, at: float, source: int, message: Message) -> None:
+        """Deliver a message to a rank: immediately if it is idle, else at the next time at which it checks for
+        messages.
+        """
         rank.received += 1
         if not rank.busy:
             self._take(rank, source, message, max(at, rank.clock))
@@ -205,6 +217,7 @@ class Cluster:
             self._set_timer(rank, look_up)
 
     def _take(self, rank: _Rank, source: int, message: Message, at: float) -> None:
+        """Process a message that was received."""
         rank.clock = at + self.machine.handling * rank.slowness
         rank.node.receive(source, message, rank.clock)
         if isinstance(message, Reply) and message.tasks:
@@ -213,6 +226,7 @@ class Cluster:
             self._stopped = max(self._stopped, rank.clock)
 
     def _wake(self, rank: _Rank, at: float) -> None:
+        """Continue a rank at a timer: finish its task if it has ended, process received messages, and go on."""
         node = rank.node
         rank.clock = max(rank.clock, at)
         if rank.task is not None and at >= rank.end:
@@ -235,23 +249,23 @@ class Cluster:
             self._set_timer(rank, self._next_look(rank))
 
     def _go_on(self, rank: _Rank) -> None:
-        """What follows once all that came has been taken: says what there is to say, then runs a slice."""
+        """Send the pending messages of a rank whose received messages are processed, then run a slice."""
         node, slowness = rank.node, rank.slowness
         if node.outbox:
             self._flush(rank)
         begin = rank.clock
         deadline = begin + SLICE
         while (task := node.take()) is not None:
-            left = self.workload.time(task.payload) * slowness
-            if left > SLICE:  # only then is it worth a closer look
+            remaining = self.workload.time(task.payload) * slowness
+            if remaining > SLICE:  # the task may take several slices
                 look_up = self._blocks(rank, deadline - rank.clock)
-                if left > look_up:
+                if remaining > look_up:
                     rank.task = task
-                    rank.end, rank.first = rank.clock + left, rank.clock + look_up
+                    rank.end, rank.first = rank.clock + remaining, rank.clock + look_up
                     rank.busy = True
                     self._set_timer(rank, self._next_look(rank))
                     return
-            rank.clock += left
+            rank.clock += remaining
             self._finish(rank, task)
             if node.outbox or rank.clock >= deadline:
                 break
@@ -263,16 +277,17 @@ class Cluster:
             self._set_timer(rank, wake)
 
     def _blocks(self, rank: _Rank, seconds: float) -> float:
-        """``seconds``, and until the end of the block of a task in which they pass."""
+        """Return ``seconds``, rounded up to the end of a block of a task."""
         block = self.machine.block * rank.slowness
         return block * math.ceil(seconds / block)
 
     def _next_look(self, rank: _Rank) -> float:
-        """When a rank with a task of many slices has something to do if no message comes."""
+        """Return the time at which a rank with a task of many slices acts next if no message arrives."""
         wake = rank.node.wake_at()
         return rank.end if wake == NEVER else min(rank.end, rank.looks_up(wake))
 
     def _finish(self, rank: _Rank, task: Task) -> None:
+        """Finish a task: record its time, and add the tasks that it has spawned."""
         spawned = self.workload.run(task.payload, rank.node.rank)
         self.busy.append((rank.clock - self.workload.time(task.payload) * rank.slowness, rank.clock))
         self._events += 1
@@ -282,6 +297,7 @@ class Cluster:
             rank.most_tasks = max(rank.most_tasks, len(rank.node.queue))
 
     def _flush(self, rank: _Rank) -> None:
+        """Send the pending messages of a rank."""
         outbox = rank.node.outbox
         while outbox:
             destination, message = outbox.popleft()
@@ -291,18 +307,20 @@ class Cluster:
                 else:
                     self._refused += 1
             elif rank.node.rank == 0 and isinstance(message, Query):
-                self._asked = rank.clock  # the last time: for what all ranks have counted, since the phase is over
+                self._asked = rank.clock  # the last query: the phase is over, and it asks all ranks for their counters
             self.network.send(rank.node.rank, destination, message, rank.clock)
 
     def _set_timer(self, rank: _Rank, at: float) -> None:
+        """Wake a rank at a time; an earlier timer of the rank is ignored."""
         rank.wake = at
         if at < NEVER:
             heapq.heappush(self._timers, (at, rank.node.rank))
 
     def _measure(self) -> Measured:
+        """Return the results. Raise ``InvariantBroken`` if messages or tasks remain."""
         network = self.network
         if network.messages_sent != network.messages_delivered:
-            raise InvariantBroken(f"{network.messages_sent - network.messages_delivered} messages are left")
+            raise InvariantBroken(f"{network.messages_sent - network.messages_delivered} messages were not delivered")
         if any(rank.node.state is not State.CLOSED or len(rank.node.queue) for rank in self._ranks):
             raise InvariantBroken("a rank has not closed, or not run its tasks")
         return Measured(

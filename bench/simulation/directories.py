@@ -1,6 +1,8 @@
-"""Jobs of directories of equal small files, as pcopy scans and copies them: what is found is settled, tasks are not.
+"""Simulated jobs that scan and copy directories of equal small files. The items are fixed beforehand, the tasks are
+not.
 
-Which tasks there are depends on what the ranks divide, and what divides them is pcopy's own (``tasks.base.dividing``).
+Which tasks there are depends on how the ranks divide them, and the code that divides them is pcopy's own
+(``tasks.base.dividing``).
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ _TOP, _DIRECTORY, _NAMES, _FILES = range(4)
 
 
 class Calls(NamedTuple):
-    """How many system calls are made for a directory, to look at a name, and to copy a file; ``seconds`` for each."""
+    """The numbers of system calls for a directory, for the status of a name, and for the copy of a file.
+
+    ``seconds`` is the time of each call.
+    """
 
     seconds: float
     directory: int = 12
@@ -32,8 +37,11 @@ class Calls(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """Who has listed a directory looks at the names itself if there are up to ``in_place``, else they become tasks of
-    ``at_once``; ``divides``: such tasks are divided for who is hungry."""
+    """How names of a directory become tasks.
+
+    A rank that has listed a directory with up to ``in_place`` names processes them itself. For more, it creates tasks
+    of ``at_once`` names. ``divides``: True if such tasks are divided when ranks need work.
+    """
 
     in_place: int = IN_PLACE
     at_once: int = NAMES_AT_ONCE
@@ -41,11 +49,11 @@ class Rules(NamedTuple):
 
 
 BEFORE = Rules(2048, 2048, False)
-"""What pcopy did before tasks could be divided."""
+"""The rules of pcopy before tasks could be divided."""
 
 
 class Directories(Workload):
-    """So many ``directories`` with so many ``files`` each; with one, the job begins in it."""
+    """A job with ``directories`` directories of ``files`` files each. With one directory, the job begins in it."""
 
     def __init__(self, directories: int, files: int, calls: Calls, rules: Rules) -> None:
         super().__init__()
@@ -59,18 +67,20 @@ class Directories(Workload):
 
     @property
     def tasks(self) -> int:
-        """How many have been run."""
+        """The number of tasks that have run."""
         return len(self.seconds)
 
     @property
     def unfinished(self) -> int:
-        """How many files are not copied."""
+        """The number of files that are not copied yet."""
         return self._left
 
     def first(self) -> list[Spawn]:
+        """Return the task with which the job begins."""
         return [self._task(_TOP if self._directories > 1 else _DIRECTORY, 0, self._directories)]
 
     def time(self, payload: bytes) -> float:
+        """Return the time of a task, in seconds: the time of its system calls."""
         kind, start, end = _unpacked(payload)
         calls, items = self._calls, end - start
         if kind == _TOP:
@@ -82,6 +92,10 @@ class Directories(Workload):
         return number * calls.seconds
 
     def run(self, payload: bytes, rank: int = 0) -> list[Spawn]:
+        """Mark a task as done, and return the tasks that it spawns.
+
+        Raise ``InvariantBroken`` if files are copied twice.
+        """
         kind, start, end = _unpacked(payload)
         self.seconds.append(self.time(payload))
         if kind in (_NAMES, _FILES):
@@ -109,21 +123,25 @@ class Directories(Workload):
         return [self._task(kind, start + at.start, start + at.stop) for at in cuts(end - start, portions)]
 
     def _paces_of(self, rank: int) -> Paces:
+        """Return the record of the speeds of a rank."""
         if rank not in self._paces:
             self._paces[rank] = Paces()
         return self._paces[rank]
 
     def _batches(self, kind: int, start: int, end: int) -> Iterator[Spawn]:
+        """Yield tasks for the names or files from ``start`` to ``end``."""
         most = BATCH_FILES if kind == _FILES else self._rules.at_once
         for at in range(start, end, most):
             yield self._task(kind, at, min(end, at + most))
 
     def _task(self, kind: int, start: int, end: int) -> Spawn:
+        """Return a task for the items from ``start`` to ``end``."""
         payload = b"".join(number.to_bytes(4, "big") for number in (kind, start, end))
         cost = SCAN_COST if kind < _NAMES else (end - start) * CALL_COST
         return Spawn(0, payload, cost, kind != _FILES)
 
 
 def _unpacked(payload: bytes) -> tuple[int, int, int]:
+    """Return the type, start and end of a task."""
     kind, start, end = (int.from_bytes(payload[at : at + 4], "big") for at in (0, 4, 8))
     return kind, start, end

@@ -1,4 +1,4 @@
-"""How long messages travel: distributions with a given mean, by their names."""
+"""Distributions of the travelling time of messages with a given mean, by name."""
 
 from __future__ import annotations
 
@@ -6,24 +6,29 @@ from collections.abc import Callable
 from random import Random
 
 Latency = Callable[[Random], float]
-"""Seconds that the next message travels."""
+"""A function that returns the seconds that the next message travels."""
 
 
 def _fixed(mean: float) -> Latency:
+    """Return a latency that is always the mean."""
     return lambda random: mean
 
 
 def _uniform(mean: float) -> Latency:
+    """Return a latency that is uniformly distributed from 0.5 to 1.5 times the mean."""
     return lambda random: mean * (0.5 + random.random())
 
 
 def _exponential(mean: float) -> Latency:
-    """Half of the mean, and a waiting time on top."""
+    """Return a latency of half of the mean plus an exponentially distributed waiting time."""
     return lambda random: mean * (0.5 + 0.5 * random.expovariate(1.0))
 
 
 def _pareto(mean: float) -> Latency:
-    """A few messages take a hundred times as long as most: a third of the mean, times a variate whose mean is 3."""
+    """Return a latency with a heavy tail: a few messages take a hundred times as long as most.
+
+    It is a third of the mean, multiplied by a variate whose mean is 3.
+    """
     return lambda random: mean / 3 * random.paretovariate(1.5)
 
 
@@ -33,4 +38,4 @@ LATENCIES: dict[str, Callable[[float], Latency]] = {
     "exponential": _exponential,
     "pareto": _pareto,
 }
-"""Each makes a distribution of its mean in seconds: alike, from half to one and a half of it, or with a longer tail."""
+"""Functions that return a distribution for a mean in seconds."""

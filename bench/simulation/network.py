@@ -1,11 +1,12 @@
-"""Thousands of ranks in one process and in virtual time, for what can't be tried on real clusters.
+"""A network of thousands of ranks in one process and in virtual time, for tests that are impossible on real clusters.
 
-The rule is MPI's: the latency of each message is random, but two messages of one sender to one receiver arrive in the
-order in which they were sent. A message that would overtake an earlier one arrives at that one's time, behind it.
-Everything follows from the seed and the calls. Memory goes with the messages under way, not with the pairs of ranks.
+It follows MPI's rule: the latency of each message is random, but two messages from one sender to one receiver arrive in
+the order in which they were sent. A message that would overtake an earlier one arrives immediately after it. Everything
+is determined by the seed and the calls. Memory is proportional to the number of messages under way, not of pairs of
+ranks.
 
-There are two ways to use a network, not to be mixed on one: an event loop calls ``send`` and ``deliver``; or each rank
-gets an ``endpoint``, which fills ``pcopy.engine.transport.Transport``.
+There are two ways to use a network, which must not be mixed: an event loop calls ``send`` and ``deliver``, or each rank
+gets an ``endpoint``, which implements ``pcopy.engine.transport.Transport``.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from pcopy.errors import InvariantBroken, PeerLost
 class SimulatedNetwork:
     """The messages under way between ``size`` ranks, and the virtual time ``now`` (seconds, from 0).
 
-    ``latency`` gives a message's travelling time in seconds. With ``wire`` each message is encoded and decoded, which
-    shows what doesn't survive it; without, the receiver gets the sender's object.
+    ``latency`` returns a message's travelling time in seconds. With ``wire``, each message is encoded and decoded,
+    which detects data that does not survive it; without, the receiver gets the sender's object.
     """
 
     def __init__(self, size: int, random: Random, latency: Callable[[Random], float], *, wire: bool = False) -> None:
@@ -38,15 +39,16 @@ class SimulatedNetwork:
         self._latency = latency
         self._wire = wire
         self._heap: list[tuple[float, int, int, int, Message]] = []
-        # Per (sender, receiver) with messages under way: how many, and when the last of them arrives.
+        # For each (sender, receiver) with messages under way: their number, and the arrival of the last one.
         self._under_way: dict[tuple[int, int], tuple[int, float]] = {}
         self._inboxes: dict[int, deque[tuple[int, Message]]] = {}
         self._closed: set[int] = set()
 
     def send(self, source: int, destination: int, message: Message, now: float) -> None:
-        """Sends ``message`` at the time ``now`` (seconds).
+        """Send ``message`` at the time ``now`` (seconds).
 
-        Raises ``InvariantBroken`` if it comes from the past, goes to its sender or to none, or has a negative latency.
+        Raise ``InvariantBroken`` if that time is in the past, if the receiver is the sender or does not exist, or if
+        the latency is negative.
         """
         if source == destination or not 0 <= destination < self.size:
             raise InvariantBroken(f"rank {source} of {self.size} has no connection to rank {destination}")
@@ -56,19 +58,20 @@ class SimulatedNetwork:
         count, last = self._under_way.get((source, destination), (0, 0.0))
         arrival = max(now + latency, last)
         self._under_way[source, destination] = (count + 1, arrival)
-        # The running number decides between equal times, which keeps the order of a pair and makes a run repeatable.
+        # The running number orders messages of equal times: it preserves the order of a pair and makes runs repeatable.
         sent = decode(encode(message)) if self._wire else message
         heapq.heappush(self._heap, (arrival, self.messages_sent, destination, source, sent))
         self.messages_sent += 1
 
     def next_event_time(self) -> float:
-        """When the next message arrives, in seconds; infinite if none is under way."""
+        """Return the time at which the next message arrives, in seconds; infinite if none is under way."""
         return self._heap[0][0] if self._heap else math.inf
 
     def deliver(self, until: float) -> Iterator[tuple[float, int, int, Message]]:
-        """Takes what arrives up to ``until`` (seconds), as (time, destination, source, message) in order of time.
+        """Yield the messages that arrive up to ``until`` (seconds), as (time, destination, source, message), in order
+        of time.
 
-        Virtual time follows. What is sent meanwhile is delivered too, if it arrives by ``until``.
+        Virtual time follows. Messages that are sent meanwhile are included if they arrive by ``until``.
         """
         while self._heap and self._heap[0][0] <= until:
             arrival, _, destination, source, message = heapq.heappop(self._heap)
@@ -84,13 +87,13 @@ class SimulatedNetwork:
             self.now = max(self.now, until)
 
     def endpoint(self, rank: int) -> SimulatedTransport:
-        """The end of ``rank``. Call it once a rank."""
+        """Return the transport of ``rank``. It may be called once per rank."""
         return SimulatedTransport(self, rank)
 
     def take(self, rank: int, timeout: float) -> list[tuple[int, Message]]:
-        """What has arrived for ``rank``, as (sender, message).
+        """Return the messages that have arrived for ``rank``, as (sender, message).
 
-        If nothing has, virtual time goes on by ``timeout`` seconds, but not beyond the next arrival (at any rank).
+        If there is none, virtual time advances by ``timeout`` seconds, but not beyond the next arrival (at any rank).
         """
         self._distribute()
         if rank not in self._inboxes and timeout > 0.0:
@@ -99,30 +102,35 @@ class SimulatedNetwork:
         return list(self._inboxes.pop(rank, ()))
 
     def spend(self, seconds: float) -> None:
-        """Virtual time goes on by ``seconds``; what arrives meanwhile waits for its receivers."""
+        """Advance virtual time by ``seconds``. Messages that arrive meanwhile wait for their receivers."""
         for _, destination, source, message in self.deliver(self.now + seconds):
             self._keep(destination, source, message)
 
     def close(self, rank: int) -> None:
-        """``rank`` is gone; what it has sent still arrives, what is sent to it is lost."""
+        """Disconnect ``rank``. Messages from it still arrive; messages to it are lost."""
         self._closed.add(rank)
         self._inboxes.pop(rank, None)
 
     def lost_to(self, rank: int) -> Iterator[int]:
-        """The ranks that are gone and from which nothing is under way to ``rank``."""
-        return (gone for gone in sorted(self._closed) if gone != rank and (gone, rank) not in self._under_way)
+        """Return the disconnected ranks from which no message is under way to ``rank``."""
+        return (lost for lost in sorted(self._closed) if lost != rank and (lost, rank) not in self._under_way)
 
     def _distribute(self) -> None:
+        """Put the messages that have arrived by now into the receivers' inboxes."""
         for _, destination, source, message in self.deliver(self.now):
             self._keep(destination, source, message)
 
     def _keep(self, destination: int, source: int, message: Message) -> None:
+        """Put a message into the receiver's inbox, unless the receiver is disconnected."""
         if destination not in self._closed:
             self._inboxes.setdefault(destination, deque()).append((source, message))
 
 
 class SimulatedTransport:
-    """One rank's end; fills ``pcopy.engine.transport.Transport`` in virtual time: no call ever waits."""
+    """One rank's end of the network.
+
+    It implements ``pcopy.engine.transport.Transport`` in virtual time: no call ever waits.
+    """
 
     def __init__(self, network: SimulatedNetwork, rank: int) -> None:
         self._network = network
@@ -140,30 +148,37 @@ class SimulatedTransport:
 
     @property
     def unsent(self) -> bool:
-        """Never: the network takes a message at once."""
+        """False: the network accepts each message immediately."""
         return False
 
     def send(self, destination: int, message: Message) -> None:
-        """Hands ``message`` to the network at its ``now``; raises ``PeerLost`` once ``poll`` has told of that loss."""
+        """Send ``message`` at the network's current time.
+
+        Raise ``PeerLost`` if ``poll`` has reported the loss of that rank.
+        """
         if destination in self._lost - self._forgiven:
             raise PeerLost(destination, "its connection closed")
         self._network.send(self._rank, destination, message, self._network.now)
 
     def poll(self, timeout: float, calm: float = 0.0, wake: Wake | None = None) -> list[tuple[int, Message]]:
-        """What is due; see ``Transport.poll``. Raises ``PeerLost``, once per rank that closed its end."""
+        """Return the received messages, as ``Transport.poll`` does.
+
+        Raise ``PeerLost`` once for each rank that disconnected.
+        """
         if isinstance(wake, SimulatedWake):
             timeout = min(timeout, wake.due - self._network.now)
         arrived = self._network.take(self._rank, timeout)
         if not arrived:
-            for gone in self._network.lost_to(self._rank):
-                if gone not in self._forgiven | self._lost:
-                    self._lost.add(gone)
-                    raise PeerLost(gone, "its connection closed")
+            for peer in self._network.lost_to(self._rank):
+                if peer not in self._forgiven | self._lost:
+                    self._lost.add(peer)
+                    raise PeerLost(peer, "its connection closed")
         return arrived
 
     def forgive(self, rank: int) -> None:
+        """Ignore the loss of ``rank`` from now on."""
         self._forgiven.add(rank)
 
     def close(self) -> None:
-        """Gives up this end; what it sent still arrives."""
+        """Disconnect this rank. Messages that it has sent still arrive."""
         self._network.close(self._rank)

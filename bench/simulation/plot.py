@@ -1,4 +1,4 @@
-"""Curves over the number of ranks as a small SVG, written by hand: panels side by side, both axes as asked."""
+"""Curves over the number of ranks as a small SVG, generated without a library. Panels are side by side."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 WIDTH, HEIGHT = 360, 260
-"""Of one panel, in user units."""
+"""The size of one panel, in user units."""
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 30, 40
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
@@ -16,9 +16,10 @@ _FONT = "font-family='sans-serif' font-size='11'"
 
 
 class Panel(NamedTuple):
-    """``curves`` by name, each of points (ranks, value). ``marks`` are the values with a grid line.
+    """One panel: the ``curves`` by name, each a list of points (ranks, value), and the values of grid lines
+    (``marks``).
 
-    The marks' ends are those of the axis, whose scale is logarithmic if the lowest is above 0 and ``logarithmic`` set.
+    The first and last mark are the ends of the axis. Its scale is logarithmic with ``logarithmic``.
     """
 
     title: str
@@ -28,7 +29,7 @@ class Panel(NamedTuple):
 
 
 def draw(panels: Sequence[Panel]) -> str:
-    """The SVG's text, which ends in a newline."""
+    """Return the text of the SVG, which ends in a newline."""
     names = list(dict.fromkeys(name for panel in panels for name in panel.curves))
     colours = {name: _COLOURS[index % len(_COLOURS)] for index, name in enumerate(names)}
     width, height = WIDTH * len(panels), HEIGHT + 24
@@ -48,6 +49,7 @@ def draw(panels: Sequence[Panel]) -> str:
 
 
 def _panel(panel: Panel, colours: Mapping[str, str]) -> list[str]:
+    """Return the elements of a panel."""
     ranks = sorted({x for curve in panel.curves.values() for x, _ in curve})
     least, most = math.log2(ranks[0]), math.log2(max(ranks[-1], ranks[0] * 2))
     bottom, top = _scaled(panel, panel.marks[0]), _scaled(panel, panel.marks[-1])
@@ -75,4 +77,5 @@ def _panel(panel: Panel, colours: Mapping[str, str]) -> list[str]:
 
 
 def _scaled(panel: Panel, value: float) -> float:
+    """Return the position of a value on the panel's axis, in the units of its scale."""
     return math.log10(value) if panel.logarithmic else value

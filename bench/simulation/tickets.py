@@ -1,4 +1,4 @@
-"""Tickets that become done in virtual time."""
+"""Tickets that are completed in virtual time."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from collections.abc import Callable
 
 
 class SimulatedTicket:
-    """Done at the time ``end`` (seconds); if it is cancelled, as soon as what has begun is over."""
+    """An operation that is done at the time ``end`` (seconds), or, if cancelled, when what has begun of it is over."""
 
     def __init__(self, clock: Callable[[], float], end: float, rest: float) -> None:
         self._clock = clock
         self._rest = rest
         self.end = end
         self.is_cut_short = False
-        """Has it been cancelled while something had not begun?"""
+        """True if it was cancelled before all of it had begun."""
 
     @property
     def is_done(self) -> bool:
+        """True if the operation is done at the current virtual time."""
         return self._clock() >= self.end
 
     def cancel(self) -> None:
-        """It ends up to ``rest`` seconds from now. To cancel again, or what is done, does nothing."""
+        """End the operation within ``rest`` seconds from now. If it is done or cancelled already, do nothing."""
         if self._clock() + self._rest < self.end:
             self.end = self._clock() + self._rest
             self.is_cut_short = True
@@ -29,26 +30,27 @@ class SimulatedTicket:
 
 
 class SimulatedWake:
-    """One rank's tickets; fills ``pcopy.engine.ticket.Wake`` for a simulated transport."""
+    """The tickets of one rank. It implements ``pcopy.engine.ticket.Wake`` for a simulated transport."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._tickets: list[SimulatedTicket] = []
 
     def submit(self, seconds: float, rest: float = 0.0) -> SimulatedTicket:
-        """Done after ``seconds``, or ``rest`` seconds after it is cancelled."""
+        """Return a ticket that is done after ``seconds``, or ``rest`` seconds after it is cancelled."""
         ticket = SimulatedTicket(self._clock, self._clock() + seconds, rest)
         self._tickets.append(ticket)
         return ticket
 
     @property
     def due(self) -> float:
-        """When it is readable, in seconds; infinite if it is not going to be."""
+        """The time at which the next ticket is done, in seconds; infinite if there is none."""
         return min((ticket.end for ticket in self._tickets), default=math.inf)
 
     def fileno(self) -> int:
-        """It has no descriptor."""
+        """Return -1: there is no descriptor."""
         return -1
 
     def clear(self) -> None:
+        """Drop the tickets that are done."""
         self._tickets = [ticket for ticket in self._tickets if not ticket.is_done]

@@ -1,9 +1,9 @@
-"""What simulated ranks run: jobs of a given shape and number of tasks, settled before the start by a seed alone.
+"""Workloads of simulated ranks: jobs of a given shape and number of tasks, determined before the start by a seed alone.
 
-A task's payload begins with its number. The children of a task have consecutive numbers, and the tasks follow in the
-order of their parents, so that a job of millions of tasks is a few arrays. What a task costs in truth (seconds on a
-rank of usual speed) and what the engine is told of it (an estimate in bytes, wrong by a factor) are two things; a
-directory that hasn't been read is taken to hold 4 MiB, whatever it holds.
+A task's payload begins with its number. The children of a task have consecutive numbers, and tasks follow in the order
+of their parents, so that a job of millions of tasks is a few arrays. The true cost of a task (seconds on a rank of
+normal speed) and the estimate that the engine gets (bytes, wrong by a factor) are separate. A directory that has not
+been read is estimated as 4 MiB, whatever it contains.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ BATCH_COST = 16 << 20
 """The estimate, in bytes, for a task of mean cost: a batch of 256 small files."""
 
 DIRECTORY_COST = 4 << 20
-"""The estimate, in bytes, for a directory that hasn't been read."""
+"""The estimate, in bytes, for a directory that has not been read."""
 
 NAMES_BATCHES = 8
-"""A directory with more batches of files than that spawns batches of names first, each of which spawns so many."""
+"""The maximum number of batches of files that a directory spawns itself.
+
+With more, it spawns batches of names, each of which spawns that many batches of files.
+"""
 
 # Seconds in mean costs of a task:
 DIRECTORY_SHARE = 0.05  # to open a directory and to make its copy
 LIST_SHARE = 0.0025  # to list the files of one batch
 STAT_SHARE = 0.05  # to stat the files of one batch
-NOTE_SHARE = 0.001  # to fold a note
+NOTE_SHARE = 0.001  # to process a note
 
 _NUMBER_BYTES = 4
 _COPY, _SCAN, _NOTE = range(3)
@@ -37,9 +40,10 @@ _DIRECTORY, _BATCH = -1, -2
 
 
 class Shape(NamedTuple):
-    """About ``tasks`` of ``seconds`` each on average; estimates are wrong by up to a factor of ``misjudged``.
+    """The parameters of a job: about ``tasks`` tasks of ``seconds`` each on average.
 
-    Each holds ``payload`` bytes in the queue, beside its header.
+    Estimates are wrong by up to a factor of ``misjudged``. Each task has ``payload`` bytes in the queue, besides its
+    header.
     """
 
     tasks: int
@@ -49,20 +53,22 @@ class Shape(NamedTuple):
 
 
 class Workload:
-    """A job. Task 0 is the root's; whatever runs a task calls ``run`` once, as it ends."""
+    """A job. Task 0 is the root's. ``run`` must be called once for each task, when it ends."""
 
     def __init__(self, padding: int = 0) -> None:
         self.seconds = array("d")
-        """What each task takes on a rank of usual speed."""
+        """The time of each task, in seconds, on a rank of normal speed."""
         self._padding = bytes(padding)
         self._costs = array("Q")
         self._kinds = bytearray()
-        self._children = array("I", [1])  # where each task's children begin; where the next one's begin, they end
+        self._children = array(
+            "I", [1]
+        )  # the first child of each task; the children end where those of the next task begin
         self._done = bytearray()
         self._notes = 0
 
     def add(self, kind: int, seconds: float, cost: float, children: int) -> None:
-        """Describes the next task. Its estimated ``cost`` is in bytes."""
+        """Add a task. Its estimated ``cost`` is in bytes."""
         self.seconds.append(seconds)
         self._costs.append(int(cost))
         self._kinds.append(kind)
@@ -72,28 +78,34 @@ class Workload:
 
     @property
     def tasks(self) -> int:
-        """How many there are."""
+        """The number of tasks."""
         return len(self.seconds)
 
     @property
     def unfinished(self) -> int:
-        """How many haven't run."""
+        """The number of tasks that have not run."""
         return self._done.count(0)
 
     def first(self) -> list[Spawn]:
-        """What the root begins with."""
+        """Return the tasks with which the root begins."""
         return [self._spawn(0)]
 
     def time(self, payload: bytes) -> float:
-        """What the task takes, in seconds on a rank of usual speed."""
+        """Return the time of a task, in seconds on a rank of normal speed."""
         return self.seconds[int.from_bytes(payload[:_NUMBER_BYTES], "big")]
 
     def divide(self, task: Task, rank: int, *, hungry: bool) -> Sequence[Spawn]:
-        """The portions of a task, if ``rank`` finds it worth it to divide it; is somebody ``hungry``?"""
+        """Return the portions of a task if ``rank`` decides to divide it; else an empty sequence.
+
+        ``hungry``: True if ranks are waiting for work.
+        """
         return ()
 
     def run(self, payload: bytes, rank: int = 0) -> list[Spawn]:
-        """The task is done, by ``rank``: what it has spawned. Raises ``InvariantBroken`` if it has run before."""
+        """Mark a task as done by ``rank``, and return the tasks that it spawns.
+
+        Raise ``InvariantBroken`` if it has run before.
+        """
         number = int.from_bytes(payload[:_NUMBER_BYTES], "big")
         if self._done[number]:
             raise InvariantBroken(f"task {number} runs again")
@@ -106,16 +118,17 @@ class Workload:
         return spawned
 
     def _spawn(self, number: int) -> Spawn:
+        """Return the task with a number."""
         kind = self._kinds[number]
         payload = number.to_bytes(_NUMBER_BYTES, "big") + self._padding
         return Spawn(0, payload, self._costs[number], kind == _SCAN, 0 if kind == _NOTE else ANYBODY)
 
 
 def grow_tree(shape: Shape, random: Random) -> Workload:
-    """Directories and batches of files, both heavy-tailed.
+    """Return a tree of directories and batches of files, both with heavy-tailed distributions.
 
-    Most directories hold one or two directories and batches, a few hold thousands; most batches cost a third of the
-    mean, a few twenty times the mean.
+    Most directories contain one or two directories and batches, a few contain thousands. Most batches cost a third of
+    the mean, a few twenty times the mean.
     """
 
     def draw(room: int, waiting: int) -> tuple[int, int]:
@@ -126,14 +139,15 @@ def grow_tree(shape: Shape, random: Random) -> Workload:
 
 
 def grow_flat(shape: Shape, random: Random) -> Workload:
-    """One directory with all the files. One rank lists it; until it has, there is nothing for the others."""
+    """Return one directory with all files. One rank lists it; until then, the other ranks have no work."""
     return _grow(shape, random, lambda room, _: (0, _most_batches(room)))
 
 
 def split_file(shape: Shape, random: Random) -> Workload:
-    """One file in as many chunks as there are to be tasks. Each ends in a note for rank 0, the last note in the finish.
+    """Return one large file with as many chunks as there are to be tasks.
 
-    Notes and the finish come on top of the number of tasks.
+    Each chunk spawns a note for rank 0, and the last note spawns the final task. Notes and the final task are added to
+    the number of tasks.
     """
     job = Workload(max(0, shape.payload - _NUMBER_BYTES))
     chunks = max(1, shape.tasks - 1)
@@ -148,16 +162,19 @@ def split_file(shape: Shape, random: Random) -> Workload:
 
 
 SHAPES: dict[str, Callable[[Shape, Random], Workload]] = {"tree": grow_tree, "flat": grow_flat, "file": split_file}
+"""The functions that create a workload, by the name of its shape."""
 
 
 def _grow(shape: Shape, random: Random, draw: Callable[[int, int], tuple[int, int]]) -> Workload:
-    """A tree, breadth first. ``draw`` says how many directories and batches the next directory holds; it is told
-    for how many tasks there is room, and how many other directories wait for a description.
+    """Return a tree that is created breadth first.
+
+    ``draw`` returns how many directories and batches the next directory contains. Its arguments are the number of tasks
+    that may still be added, and the number of other directories whose contents are not determined yet.
     """
-    tasks = array("i", [_DIRECTORY])  # a directory, a batch of files, or a batch of names with so many of those
+    tasks = array("i", [_DIRECTORY])  # _DIRECTORY, _BATCH (of files), or a batch of names that spawns that many batches
     shares = array("d")  # seconds in mean costs
     children = array("I")
-    directories, owed = 1, 0  # that haven't been described; batches of files that batches of names will add
+    directories, owed = 1, 0  # not described yet; batches of files that batches of names will spawn
     while (number := len(shares)) < len(tasks):
         what, before = tasks[number], len(tasks)
         if what == _BATCH:
@@ -185,12 +202,12 @@ def _grow(shape: Shape, random: Random, draw: Callable[[int, int], tuple[int, in
 
 
 def _most_batches(room: int) -> int:
-    """As many as there is room for, with the batches of names that they come from."""
+    """Return the maximum number of batches for ``room`` tasks, including the batches of names that spawn them."""
     return room if room <= NAMES_BATCHES else (room - 1) * NAMES_BATCHES // (NAMES_BATCHES + 1)
 
 
 def _describe(shape: Shape, random: Random, tasks: array[int], shares: array[float], children: array[int]) -> Workload:
-    """The tasks as a job, with their seconds such that the mean is exact."""
+    """Return the tasks as a job, with their times scaled so that the mean is exact."""
     job = Workload(max(0, shape.payload - _NUMBER_BYTES))
     scale = shape.seconds * len(tasks) / sum(shares)
     for what, share, count in zip(tasks, shares, children, strict=True):
@@ -203,5 +220,5 @@ def _describe(shape: Shape, random: Random, tasks: array[int], shares: array[flo
 
 
 def _pareto(random: Random, exponent: float, most: float) -> float:
-    """Heavy-tailed, from 1 to ``most``."""
+    """Return a heavy-tailed variate from 1 to ``most``."""
     return float(min(most, (1.0 - random.random()) ** (-1.0 / exponent)))

@@ -1,4 +1,4 @@
-"""Draws how tasks, messages and data flow: ``python docs/design/draw_flow.py > docs/design/flow.svg``."""
+"""Generate the diagram of tasks, messages and data: ``python docs/design/draw_flow.py > docs/design/flow.svg``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WIDTH, HEIGHT = 860, 430
 
 
 class Box(NamedTuple):
-    """``lines`` of text in a box; the first one is its name."""
+    """A box with ``lines`` of text, the first of which is its name. Positions and sizes are in user units."""
 
     x: int
     y: int
@@ -27,7 +27,7 @@ BOXES = {
     "backlog": Box(40, 190, 150, 60, ("backlog, spool", "engine/backlog.py"), _ENGINE),
     "driver": Box(250, 70, 150, 60, ("driver and node", "engine/driver.py, node.py"), _ENGINE),
     "task": Box(460, 70, 150, 60, ("task and result", "tasks/, tasks/base/result.py"), _TASKS),
-    "kernel": Box(460, 190, 150, 60, ("kernel, new file", "fsio/kernel/, new_file.py"), _FSIO),
+    "kernel": Box(460, 190, 150, 60, ("backend, new file", "fsio/kernel/, new_file.py"), _FSIO),
     "journal": Box(250, 190, 150, 60, ("journal", "checkpoint/journal.py"), _ENGINE),
     "others": Box(690, 70, 150, 60, ("other ranks", "engine/transports/"), _OTHER),
     "source": Box(460, 340, 150, 50, ("source",), _DISK),
@@ -35,6 +35,7 @@ BOXES = {
     "directory": Box(250, 340, 150, 50, ("job directory",), _DISK),
     "sink": Box(40, 340, 150, 50, ("screen (rank 0)", "report/"), _OTHER),
 }
+"""The boxes of the diagram."""
 
 ARROWS = (
     ((190, 90), (250, 90), "next task", (220, 82)),
@@ -46,13 +47,14 @@ ARROWS = (
     ((325, 130), (325, 190), "facts", (330, 164)),
     ((325, 250), (325, 340), "records, by epoch", (330, 300)),
     ((535, 340), (535, 250), "open, read", (540, 300)),
-    ((610, 240), (760, 340), "write, dress, rename", (700, 280)),
+    ((610, 240), (760, 340), "write, metadata, rename", (700, 280)),
     ((250, 130), (150, 340), "counters, failures", (70, 300)),
 )
-"""From, to, what, and where that is written."""
+"""The arrows: start, end, label, and the position of the label."""
 
 
 def _box(box: Box) -> str:
+    """Return the elements of a box."""
     parts = [
         f"<rect x='{box.x}' y='{box.y}' width='{box.width}' height='{box.height}' rx='6'"
         f" fill='{box.colour}' stroke='#333'/>"
@@ -66,16 +68,18 @@ def _box(box: Box) -> str:
 
 
 def _arrow(start: tuple[int, int], end: tuple[int, int]) -> str:
+    """Return the element of an arrow."""
     (x, y), (to_x, to_y) = start, end
     return f"<line x1='{x}' y1='{y}' x2='{to_x}' y2='{to_y}' stroke='#333' marker-end='url(#head)'/>"
 
 
 def _label(at: tuple[int, int], text: str, anchor: str = "start") -> str:
+    """Return the element of a label."""
     return f"<text x='{at[0]}' y='{at[1]}' font-size='10' text-anchor='{anchor}' fill='#333'>{escape(text)}</text>"
 
 
 def picture() -> str:
-    """The SVG's text."""
+    """Return the text of the SVG."""
     parts = [
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' height='{HEIGHT}'"
         " font-family='sans-serif' font-size='13'>",

@@ -1,4 +1,4 @@
-"""Draws the engine's state diagrams from its tables: ``python docs/design/draw_states.py > docs/design/states.md``."""
+"""Generate the engine's state diagrams: ``python docs/design/draw_states.py > docs/design/states.md``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pcopy.engine import safra, states, termination
 _INTRODUCTION = """\
 # The engine's states
 
-Drawn from the tables in the code by `docs/design/draw_states.py`; a test holds this page current. Anything that is not
-an arrow here raises `InvariantBroken` and ends the job.
+Generated from the tables in the code by `docs/design/draw_states.py`; a test checks that this page is up to date. Any
+transition without an arrow here raises `InvariantBroken` and ends the job.
 """
 
 _MACHINES: list[tuple[str, str, Any]] = [
@@ -26,7 +26,7 @@ _MACHINES: list[tuple[str, str, Any]] = [
 
 
 def diagram(table: dict[Enum, frozenset[Enum]]) -> str:
-    """The table as a Mermaid state diagram; the first state is where the machine begins."""
+    """Return the table as a Mermaid state diagram. The first state is the initial one."""
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {next(iter(table)).value}"]
     for state, followers in table.items():
         lines += sorted(f"    {state.value} --> {follower.value}" for follower in followers)
@@ -36,7 +36,7 @@ def diagram(table: dict[Enum, frozenset[Enum]]) -> str:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the text of the page."""
     parts = [_INTRODUCTION]
     parts += [f"## {title}\n\n`{path}`\n\n{diagram(table)}\n" for title, path, table in _MACHINES]
     return "\n".join(parts)

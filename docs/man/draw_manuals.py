@@ -1,12 +1,13 @@
-"""Draws the manual pages (docs/man/*.1) and the reference of the site (docs/reference/*.md) from one source.
+"""Generate the manual pages (docs/man/*.1) and the reference of the site (docs/reference/*.md) from one source.
 
-Which options there are, how they are written, their order and their groups are what the parser of each program says.
-What is to be known beyond its help is in docs/man/PROGRAM.md: sections of prose, and below "Options" a text for a
-group (``### title``) or an option (``#### --word``), which takes the place of the help. Texts of options that several
-programs have are in docs/man/common.md; a program's own text counts first. An option without a text gets its help.
-pcopy.yaml(5) is docs/operations/configuration.md, and the keys that files may have.
+The options, their spellings, order and groups come from the parser of each program. docs/man/PROGRAM.md contains what
+exceeds the help: sections of prose, and below "Options" a text for a group (``### title``) or an option (``####
+--word``), which replaces the help text. Texts of options that several programs share are in docs/man/common.md; a
+program's own text takes precedence. An option without a text gets its help text. pcopy.yaml(5) consists of
+docs/operations/configuration.md and the keys that files may have.
 
-``python docs/man/draw_manuals.py`` writes the pages; with ``--check`` it writes none, and names those that are old.
+``python docs/man/draw_manuals.py`` writes the pages; with ``--check`` it writes nothing and prints the names of
+outdated files.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _WITHOUT_EFFECT = {"archive", "recursive"}
 
 
 class Part(NamedTuple):
-    """A heading of a source, its level (1 to 4), and the text below it."""
+    """A section of a source file: the heading's ``level`` (1 to 4), its ``title``, and the ``text`` below it."""
 
     level: int
     title: str
@@ -59,20 +60,25 @@ class Part(NamedTuple):
 
 
 class Option(NamedTuple):
+    """An option: its ``name``, its ``spellings``, its ``value`` as in a synopsis (``N``, ``[HOW]``), and its text."""
+
     name: str
     spellings: tuple[str, ...]
     value: str
-    """As in a synopsis: ``N``, ``[HOW]``, or nothing."""
     text: str
 
 
 class Group(NamedTuple):
+    """A group of options, with its title and an introduction."""
+
     title: str
     text: str
     options: list[Option]
 
 
 class Page(NamedTuple):
+    """The contents of the page of a program."""
+
     name: str
     summary: str
     usage: list[str]
@@ -81,6 +87,7 @@ class Page(NamedTuple):
 
 
 def parts_of(file: Path) -> list[Part]:
+    """Return the sections of a source file."""
     parts: list[Part] = []
     lines: list[str] = []
     fenced = False
@@ -98,7 +105,7 @@ def parts_of(file: Path) -> list[Part]:
 
 
 class Texts:
-    """What sources say of groups and options; each text has to be used."""
+    """The texts of a source file for groups and options. Each text must be used."""
 
     def __init__(self, file: Path, parts: list[Part]) -> None:
         self._file = file
@@ -106,6 +113,7 @@ class Texts:
         self._unused = set(self._texts)
 
     def find(self, *names: str) -> str | None:
+        """Return the text for the first of ``names`` that has one, and mark it as used; None if there is none."""
         for name in names:
             if name in self._texts:
                 self._unused.discard(name)
@@ -113,11 +121,13 @@ class Texts:
         return None
 
     def refuse_unused(self) -> None:
+        """Exit with a message if a text has not been used: no option or group has its name."""
         if self._unused:
             sys.exit(f"{self._file.relative_to(ROOT)}: nothing has {', '.join(sorted(self._unused))}")
 
 
 def page_of(program: Program, common: Texts) -> Page:
+    """Return the contents of the page of ``program``."""
     file = HERE / f"{program.name}.md"
     head, *parts = parts_of(file)
     own = Texts(file, [part for part in parts if part.level > 2])
@@ -140,6 +150,10 @@ def page_of(program: Program, common: Texts) -> Page:
 def option_of(
     program: Program, parser: argparse.ArgumentParser, action: argparse.Action, own: Texts, common: Texts
 ) -> Option:
+    """Return an option with its text, or the help text if the sources ``own`` and ``common`` have none.
+
+    Exit with a message if the text does not mention all choices of the option.
+    """
     spellings = tuple(action.option_strings)
     text = own.find(*spellings)
     if text is None:
@@ -150,18 +164,19 @@ def option_of(
         text = text.replace("{program}", program.name).replace("{may_change}", may_change(parser))
         missing = [choice for choice in action.choices or () if f"`{choice}`" not in text]
         if missing:
-            sys.exit(f"{program.name}: the text of {spellings[-1]} does not tell of {', '.join(missing)}")
+            sys.exit(f"{program.name}: the text of {spellings[-1]} does not mention {', '.join(missing)}")
     long = [name for name in spellings if name.startswith("--")]
     return Option((long or list(spellings))[0], spellings, value_of(action), text)
 
 
 def may_change(parser: argparse.ArgumentParser) -> str:
-    """The options that may be given with --resume."""
+    """Return the list of options that may be given with --resume."""
     found = [name_of(action) for action in parser._actions if action.dest in MAY_CHANGE - {"archive"}]
     return textwrap.fill(", ".join(f"`--{name}`" for name in found), 118, break_on_hyphens=False)
 
 
 def value_of(action: argparse.Action) -> str:
+    """Return the value of an option as in a synopsis."""
     if action.nargs == 0:
         return ""
     name = action.metavar or ("|".join(action.choices) if action.choices else action.dest.upper())
@@ -170,9 +185,9 @@ def value_of(action: argparse.Action) -> str:
     return {"?": f"[{name}]", "*": f"[{name}...]", "+": f"{name}..."}.get(str(action.nargs), str(name))
 
 
-def prose(told: str) -> str:
-    """A help text as a sentence in Markdown."""
-    text = " ".join(told.split())
+def prose(help_text: str) -> str:
+    """Return a help text as a sentence in Markdown."""
+    text = " ".join(help_text.split())
     if not text:
         return ""
     text = _SHOWN_AS_IT_IS.sub(r"\\\g<0>", text)
@@ -181,8 +196,10 @@ def prose(told: str) -> str:
 
 
 def reference(page: Page) -> str:
-    """The page of the site."""
-    lines = [f"<!-- Drawn by docs/man/draw_manuals.py from the parser and docs/man/{page.name}.md: change these. -->"]
+    """Return the page of the site."""
+    lines = [
+        f"<!-- Generated by docs/man/draw_manuals.py from the parser and docs/man/{page.name}.md: change these. -->"
+    ]
     lines += ["", f"# {page.name}", "", f"{page.name} - {page.summary}.", ""]
     lines += ["## Synopsis", "", "```text", *page.usage, "```", ""]
     for section in page.sections:
@@ -195,6 +212,7 @@ def reference(page: Page) -> str:
 
 
 def entry(option: Option) -> Iterator[str]:
+    """Yield the lines for an option on the page of the site."""
     yield from (f"#### {option.name}", "")
     spelled = f"{', '.join(option.spellings)} {option.value}".rstrip().replace(" [=", "[=")
     if spelled != option.name:
@@ -203,9 +221,9 @@ def entry(option: Option) -> Iterator[str]:
 
 
 def manual(page: Page) -> str:
-    """The page of man(1)."""
+    """Return the page of man(1)."""
     lines = [f'.TH {page.name.upper()} 1 "" "pcopy {__version__}" "User Commands"']
-    lines += [f'.\\" Drawn by docs/man/draw_manuals.py from the parser and docs/man/{page.name}.md: change these.']
+    lines += [f'.\\" Generated by docs/man/draw_manuals.py from the parser and docs/man/{page.name}.md: change these.']
     lines += [".SH NAME", f"{page.name} \\- {as_prose(page.summary)}"]
     lines += [".SH SYNOPSIS", ".nf", *map(synopsis, page.usage), ".fi"]
     for section in page.sections:
@@ -218,11 +236,12 @@ def manual(page: Page) -> str:
 
 
 def quoted(title: str) -> str:
+    """Return a title as the argument of a macro, in quotes if it contains spaces."""
     return f'"{title}"' if " " in title else title
 
 
 def synopsis(usage: str) -> str:
-    """A line of a usage: what is written as it stands in bold, what stands for something else in italics."""
+    """Return a line of a usage with literal words in bold and placeholders in italics."""
 
     def styled(word: re.Match[str]) -> str:
         return italic(word[0]) if word[0].isupper() or word[0] == "options" else bold(word[0])
@@ -231,13 +250,14 @@ def synopsis(usage: str) -> str:
 
 
 def explained(option: Option) -> list[str]:
+    """Return the lines for an option on the manual page."""
     tag = ", ".join(map(bold, option.spellings))
     value = re.sub(r"[^][.|=]+", lambda name: italic(name[0]), option.value)
     return term(f"{tag} {value}".rstrip().replace(" [=", "[="), to_roff(option.text, ".IP"))
 
 
 class Key(NamedTuple):
-    """A key of a configuration file; ``programs`` have it."""
+    """A key of a configuration file, with its ``value``, the ``programs`` that have it, and its meaning (``about``)."""
 
     name: str
     value: str
@@ -246,6 +266,7 @@ class Key(NamedTuple):
 
 
 def keys() -> list[Key]:
+    """Return all keys, in the order of the programs' options."""
     found: dict[str, Key] = {}
     for program in PROGRAMS:
         parser = program.parser()
@@ -254,7 +275,10 @@ def keys() -> list[Key]:
             name = name_of(action)
             if not name or name in by_hand | _WITHOUT_EFFECT or action.help is argparse.SUPPRESS:
                 continue
-            if action.nargs == 0 and action.const not in (None, True):  # update: the key is existing
+            if action.nargs == 0 and action.const not in (
+                None,
+                True,
+            ):  # such as --update: its key is that of the option with a value, existing
                 continue
             value = "" if may_be_flag(action) else value_of(action).strip("[]")
             value = value or ("a number" if isinstance(action, argparse._CountAction) else "")
@@ -264,9 +288,10 @@ def keys() -> list[Key]:
 
 
 def key_reference() -> str:
-    lines = ["<!-- Drawn by docs/man/draw_manuals.py from the parsers: change these. -->", "", "# pcopy.yaml", ""]
+    """Return the page of the site on all keys."""
+    lines = ["<!-- Generated by docs/man/draw_manuals.py from the parsers: change these. -->", "", "# pcopy.yaml", ""]
     lines += [
-        "All keys that configuration files may have. [Configuration](../operations/configuration.md) tells where the"
+        "All keys that configuration files may have. [Configuration](../operations/configuration.md) explains where the"
     ]
     lines += ["files are, and how they are written.", "", "| key | value | of | meaning |", "|---|---|---|---|"]
     for key in keys():
@@ -277,11 +302,10 @@ def key_reference() -> str:
 
 
 def key_manual() -> str:
+    """Return the manual page of configuration files."""
     head, *sections = parts_of(ROOT / "docs" / "operations" / "configuration.md")
     lines = [f'.TH PCOPY.YAML 5 "" "pcopy {__version__}" "File Formats"']
-    lines += [
-        '.\\" Drawn by docs/man/draw_manuals.py from the parsers and docs/operations/configuration.md: change these.'
-    ]
+    lines += ['.\\" Generated by docs/man/draw_manuals.py from the parsers and docs/operations/configuration.md.']
     lines += [".SH NAME", "pcopy.yaml \\- options of pcopy, pverify, prm, pstripe and ptar in a file"]
     lines += [".SH DESCRIPTION", *to_roff(head.text)]
     for section in sections:
@@ -295,7 +319,7 @@ def key_manual() -> str:
 
 
 def drawn() -> dict[Path, str]:
-    """All pages, and what has to be in them."""
+    """Return the texts of all pages by their paths."""
     common = Texts(HERE / _COMMON, [part for part in parts_of(HERE / _COMMON) if part.level > 2])
     pages = [page_of(program, common) for program in PROGRAMS]
     common.refuse_unused()

@@ -1,8 +1,8 @@
-"""Markdown, as the texts of the manual pages use it, to roff.
+"""Conversion of Markdown, as far as the texts of the manual pages use it, to roff.
 
-Paragraphs, code in lines (bold), emphasis (italic), links (their words), lists, blocks of code and tables; whatever
-else there is raises. An item of a list that begins with code or emphasis and has a colon later is a term and what it
-means; so is a row of a table.
+Supported are paragraphs, inline code (bold), emphasis (italic), links (their texts), lists, code blocks and tables.
+Anything else raises ``ValueError``. A list item that begins with code or emphasis and contains a colon later becomes a
+term with its explanation; so does each row of a table.
 """
 
 from __future__ import annotations
@@ -16,45 +16,56 @@ from markdown_it.token import Token
 _PARSER = MarkdownIt("commonmark").enable("table")
 _FONTS = {"em": "I", "strong": "B"}
 _MARKED = ("code_inline", "em_open", "strong_open", "link_open")
-"""What a term may begin with."""
+"""Types of tokens with which a term may begin."""
 
 
 def as_typed(text: str) -> str:
+    """Return text to be typed literally: hyphens become minus signs, and backslashes are escaped."""
     return text.replace("\\", "\\e").replace("-", "\\-")
 
 
 def as_prose(text: str) -> str:
-    """With hyphens between letters as such, and others as what is typed."""
+    """Return prose: hyphens between letters stay hyphens, and others are typed literally."""
     return re.sub(r"(?<!\w)-|-(?!\w)", r"\\-", text.replace("\\", "\\e"))
 
 
 def bold(text: str) -> str:
-    """A word of it is never divided at the end of a line."""
+    """Return bold text whose words are never hyphenated."""
     return "\\fB" + " ".join(f"\\%{as_typed(word)}" if word else "" for word in text.split(" ")) + "\\fR"
 
 
 def italic(text: str) -> str:
+    """Return italic text."""
     return f"\\fI{as_typed(text)}\\fR"
 
 
 def term(tag: str, lines: Sequence[str]) -> list[str]:
-    """A tag in roff, and lines in roff that explain it."""
+    """Return the lines of a term: the ``tag`` and its explanation, both in roff."""
     return [".TP", _guarded(tag), *lines]
 
 
 def to_roff(markdown: str, further: str = ".PP", at_once: bool = True) -> list[str]:
-    """Lines; ``further`` stands before each paragraph, but for a first one that follows ``at_once``."""
+    """Return Markdown as lines of roff.
+
+    Args:
+        further: the macro before each paragraph.
+        at_once: True if the first paragraph follows without that macro.
+    """
     return _Blocks(_PARSER.parse(markdown), further, at_once).lines()
 
 
 class _Blocks:
+    """A converter for the tokens of some blocks of Markdown."""
+
     def __init__(self, tokens: Sequence[Token], further: str, at_once: bool) -> None:
         self._tokens, self._further, self._at_once = tokens, further, at_once
 
     def lines(self) -> list[str]:
+        """Return the lines of all blocks."""
         return [line for start, end in _pieces(self._tokens) for line in self._piece(self._tokens[start:end])]
 
     def _piece(self, tokens: Sequence[Token]) -> list[str]:
+        """Return the lines of one block."""
         kind = tokens[0].type
         space = [] if self._at_once else [self._further]
         self._at_once = False
@@ -69,7 +80,7 @@ class _Blocks:
             return [*self._indented(), *_rows(tokens), *self._outdented()]
         if kind == "html_block":
             return []
-        raise ValueError(f"the manuals know no {kind}: {tokens[0].map}")
+        raise ValueError(f"the manuals cannot contain {kind}: {tokens[0].map}")
 
     def _indented(self) -> list[str]:
         return [".RS"] if self._further == ".IP" else []
@@ -79,7 +90,7 @@ class _Blocks:
 
 
 def _pieces(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
-    """Where each token of the outermost level begins, and where what belongs to it ends."""
+    """Yield the ranges of tokens that form the blocks of the outermost level."""
     start = level = 0
     for number, token in enumerate(tokens):
         level += token.nesting
@@ -89,6 +100,7 @@ def _pieces(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
 
 
 def _items(tokens: Sequence[Token]) -> list[str]:
+    """Return the lines of a list's items."""
     lines: list[str] = []
     for start, end in _pieces(tokens):
         inside = tokens[start + 1 : end - 1]
@@ -105,7 +117,7 @@ def _items(tokens: Sequence[Token]) -> list[str]:
 
 
 def _rows(tokens: Sequence[Token]) -> list[str]:
-    """A term for each row; what stands in further columns is put together."""
+    """Return the lines of a table: a term for each row, whose explanation is the rest of the columns."""
     lines: list[str] = []
     cells: list[str] = []
     in_body = False
@@ -121,10 +133,12 @@ def _rows(tokens: Sequence[Token]) -> list[str]:
 
 
 def _text(content: str) -> Token:
+    """Return a token for plain text."""
     return Token("text", "", 0, content=content)
 
 
 def _inline(tokens: Sequence[Token]) -> str:
+    """Return the roff text of inline tokens."""
     text = ""
     for token in tokens:
         match token.type:
@@ -141,14 +155,18 @@ def _inline(tokens: Sequence[Token]) -> str:
             case "link_open" | "link_close" | "html_inline":
                 pass
             case other:
-                raise ValueError(f"the manuals know no {other}: {token.content}")
+                raise ValueError(f"the manuals cannot contain {other}: {token.content}")
     return text
 
 
 def _filled(text: str) -> list[str]:
-    """Lines that no macro can be taken for; each sentence begins one, which roff wants."""
+    """Return a paragraph's lines.
+
+    Each sentence begins a new line, as roff requires, and none can be mistaken for a macro.
+    """
     return [_guarded(line) for line in re.sub(r"(?<=[.?!:]) (?=[A-Z\\])", "\n", text).split("\n")]
 
 
 def _guarded(line: str) -> str:
+    """Return a line that cannot be mistaken for a macro."""
     return f"\\&{line}" if line.startswith((".", "'")) else line

@@ -1,1 +1,1 @@
-"""From words to values: commands, options, help, and advice on mistakes."""
+"""Command lines of all programs: options, configuration files, help texts, and advice on mistyped options."""

@@ -1,4 +1,8 @@
-"""What the options of command lines take: owners, numbers, sizes, times. Each raises ``ValueError`` with the reason."""
+"""Converters for the values of command-line options: owners, numbers, sizes, times.
+
+Each converter takes the text of an option and returns its value. It raises ``ValueError`` with the reason if the text
+is not valid.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +19,29 @@ from pcopy.text import shown
 from pcopy.units import parse_size
 
 _LARGEST = (1 << 32) - 2
-"""The next number stands for "as it is"."""
+"""The largest user or group ID. The next number, 2**32 - 1, means "leave unchanged" to chown(2)."""
 LARGEST_NUMBER = (1 << 63) - 1
-"""The largest value of an option that is a number: the kernel in C has 64 bits and a sign for it."""
+"""The largest value of an option that is a number: the C backend stores it as a signed 64-bit integer."""
 LONGEST_TIME = 10**9
-"""Seconds, some 30 years: the most that an option may make a program wait; waits in C take no more than 2**31 s."""
+"""The longest time that an option may make a program wait, in seconds: some 30 years.
+
+Waits in C are at most 2**31 s.
+"""
 MOST_IN_FLIGHT = 64
-"""Operations that a process keeps under way at most."""
+"""The maximum number of file operations that one process runs at the same time."""
 _LEVELS = range(1, 23)
-"""Of zstd (``zstd --help``: 1 to 19, and with ``--ultra`` up to 22)."""
+"""The valid compression levels of zstd (``zstd --help``: 1 to 19, and with ``--ultra`` up to 22)."""
 _AS_IT_IS = -1
-"""What chown(2) takes for an owner or a group that stays."""
+"""The user or group ID with which chown(2) leaves the owner or the group unchanged."""
 _FAKEROOT = "FAKEROOTKEY"
-"""What fakeroot(1) sets in the environment."""
+"""The environment variable that fakeroot(1) sets."""
 
 
 def parse_owner(text: str) -> tuple[int, int]:
-    """Uid and gid of ``USER:GROUP``, ``USER``, ``:GROUP`` or ``USER:`` (that user's login group); -1: not named.
+    """Return the user and group IDs of ``USER:GROUP``, ``USER``, ``:GROUP`` or ``USER:`` (that user's login group).
 
-    A name counts before a number, as with chown(1). Raises ``ValueError`` for what is unknown, or not this process's
-    to give away.
+    An ID is -1 if ``text`` does not name it. A name takes precedence over a number of the same spelling, as with
+    chown(1). Raise ``ValueError`` if a name is unknown or if this process may not give files to that user or group.
     """
     user, colon, group = text.partition(":")
     if not (user or group):
@@ -43,24 +50,24 @@ def parse_owner(text: str) -> tuple[int, int]:
     gid = _login_group(uid, user) if colon and not group else _AS_IT_IS
     if group:
         gid = _number_of(lambda: grp.getgrnam(group).gr_gid, group, "group")
-    if not capable(CAP_CHOWN) and os.geteuid():  # root without the capability may have a fakeroot, which allows it
+    if not capable(CAP_CHOWN) and os.geteuid():  # root without CAP_CHOWN may run under fakeroot, which permits it
         if uid not in (_AS_IT_IS, os.geteuid()):
             raise ValueError("only root may give files to another user")
         if gid not in (_AS_IT_IS, os.getegid(), *os.getgroups()):
-            raise ValueError("only root may give files to a group that he is not in")
+            raise ValueError("only root may give files to a group of which the caller is no member")
     _refuse_unmapped(uid, gid)
     return uid, gid
 
 
 def _refuse_unmapped(uid: int, gid: int) -> None:
-    """Raise ``ValueError`` for an id that the user namespace lacks, to which chown(2) would refuse each item."""
+    """Raise ``ValueError`` if the user namespace does not map an ID: chown(2) to that ID would fail for every item."""
     if _FAKEROOT in os.environ or (not os.geteuid() and not capable(CAP_CHOWN)):
-        return  # a fakeroot may record any owner
-    for kind, word, number, is_there in (
+        return  # fakeroot may record any owner
+    for kind, word, number, is_mapped in (
         ("user", "uid", uid, are_mapped(uid, -1)),
         ("group", "gid", gid, are_mapped(-1, gid)),
     ):
-        if not is_there:
+        if not is_mapped:
             raise ValueError(
                 f"the user namespace does not map {kind} {number}; name one that /proc/self/{word}_map has, "
                 "or start it outside of the namespace"
@@ -68,7 +75,12 @@ def _refuse_unmapped(uid: int, gid: int) -> None:
 
 
 def _number_of(look_up: Callable[[], int], text: str, kind: str) -> int:
-    """What ``look_up`` finds for ``text``, or else that number itself."""
+    """Return the ID that ``look_up`` finds for the name ``text``, or ``text`` itself as a number if there is no such
+    name.
+
+    ``kind`` is "user" or "group", for the message. Raise ``ValueError`` if ``text`` is neither a known name nor a valid
+    ID.
+    """
     try:
         return look_up()
     except KeyError:
@@ -81,6 +93,7 @@ def _number_of(look_up: Callable[[], int], text: str, kind: str) -> int:
 
 
 def _login_group(uid: int, name: str) -> int:
+    """Return the ID of the user's login group. Raise ``ValueError`` if ``uid`` is not in the password database."""
     try:
         return pwd.getpwuid(uid).pw_gid
     except KeyError:
@@ -88,12 +101,16 @@ def _login_group(uid: int, name: str) -> int:
 
 
 MINIMUM_BLOCK = 64 << 10
-"""The smallest block in bytes: with smaller ones a digest would cost more in calls than in hashing."""
+"""The smallest block, in bytes. With smaller blocks, the calls would cost more time than the hashing."""
 _UNITS_OF_TIME = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+"""Seconds per unit, by the letter that follows the number."""
 
 
 def taking(convert: Any) -> Any:
-    """``convert``, with the reason that it gives (argparse drops that of a ValueError)."""
+    """Return ``convert`` wrapped for argparse, so that the reason in its ``ValueError`` appears in the error message.
+
+    argparse itself discards the text of a ``ValueError``; it prints the text of an ``ArgumentTypeError``.
+    """
     import argparse
 
     def converted(text: str) -> Any:
@@ -106,7 +123,10 @@ def taking(convert: Any) -> Any:
 
 
 def whole_number(text: str, minimum: int, maximum: int) -> int | None:
-    """Return the number that ``text`` holds in decimal digits, or None if it is no such number, or out of range."""
+    """Return the number in ``text``, which must consist of decimal digits.
+
+    Return None if it does not, or is out of range.
+    """
     if not (text.isascii() and text.isdigit()):
         return None
     digits = text.lstrip("0") or "0"
@@ -116,6 +136,7 @@ def whole_number(text: str, minimum: int, maximum: int) -> int | None:
 
 
 def integer(text: str, minimum: int) -> int:
+    """Return ``text`` as a whole number from ``minimum`` to ``LARGEST_NUMBER``. Raise ``ValueError`` if it is none."""
     number = whole_number(text, minimum, LARGEST_NUMBER)
     if number is None:
         if text.isascii() and text.isdigit() and text.strip("0"):
@@ -129,14 +150,20 @@ at_least_1 = partial(integer, minimum=1)
 
 
 def ranks(text: str) -> int:
-    """Raises ``ValueError``, which also says what else the letter n may have meant."""
+    """Return the value of ``-n``, the number of processes. Raise ``ValueError`` if it is not a positive number.
+
+    The message also names the options that correspond to ``-n`` of rsync and cp.
+    """
     if not text.lstrip("-").isdigit():
         raise ValueError("not a number of processes (rsync's -n: --dry-run; cp's --no-clobber: --existing skip)")
     return at_least_1(text)
 
 
 def in_flight(text: str) -> int:
-    """0 stands for auto."""
+    """Return the value of ``--in-flight``; 0 stands for ``auto``.
+
+    Raise ``ValueError`` if ``text`` is neither ``auto`` nor a number from 1 to ``MOST_IN_FLIGHT``.
+    """
     if text == "auto":
         return 0
     number = whole_number(text, 1, MOST_IN_FLIGHT)
@@ -146,6 +173,10 @@ def in_flight(text: str) -> int:
 
 
 def seconds(text: str) -> float:
+    """Return ``text`` as a positive number of seconds.
+
+    Raise ``ValueError`` if it is none, or larger than ``LONGEST_TIME``.
+    """
     if not text.isascii() or not text.replace(".", "", 1).isdigit() or float(text) <= 0:
         raise ValueError("not a number of seconds above 0")
     if float(text) > LONGEST_TIME:
@@ -154,7 +185,7 @@ def seconds(text: str) -> float:
 
 
 def age(text: str) -> float:
-    """Seconds; raises ``ValueError``."""
+    """Return the seconds of an age such as ``7d`` (a number and a unit). Raise ``ValueError`` if ``text`` is no age."""
     number, unit = text[:-1], _UNITS_OF_TIME.get(text[-1:])
     if unit is None or not number.isascii() or not number.replace(".", "", 1).isdigit():
         raise ValueError(f"not an age: a number and one of {', '.join(_UNITS_OF_TIME)}, as in 7d")
@@ -164,6 +195,10 @@ def age(text: str) -> float:
 
 
 def size(text: str, what: str) -> int:
+    """Return the bytes of a size such as ``64K``. Raise ``ValueError`` if it is less than one byte.
+
+    ``what`` is the beginning of the message: a subject and a verb, as in "a chunk holds".
+    """
     size = parse_size(text)
     if size < 1:
         raise ValueError(f"{what} at least one byte")
@@ -171,15 +206,20 @@ def size(text: str, what: str) -> int:
 
 
 def rate(text: str) -> int:
-    """``--bwlimit``: bytes a second; 0: no limit."""
+    """Return the bytes per second of ``--bwlimit``; 0 means no limit. A final ``/s`` is ignored."""
     return parse_size(text[:-2] if text.lower().endswith("/s") else text)
 
 
 def chunk_size(text: str) -> int:
+    """Return the bytes of ``--chunk-size``; 0 stands for ``auto``."""
     return 0 if text == "auto" else size(text, "a chunk holds")
 
 
 def block_size(text: str) -> int:
+    """Return the bytes of ``--block-size``.
+
+    Raise ``ValueError`` if it is not a power of two of at least ``MINIMUM_BLOCK``.
+    """
     size = parse_size(text)
     if size < MINIMUM_BLOCK or size & (size - 1):
         raise ValueError("not a power of two of 64 KiB or more")
@@ -187,7 +227,10 @@ def block_size(text: str) -> int:
 
 
 def stripe(text: str) -> str:
-    """``--stripe``: it is parsed again where it is used (``pcopy.lustre.wish``)."""
+    """Return the value of ``--stripe`` unchanged. Raise ``ValueError`` if it is not valid.
+
+    The job stores the text; ``pcopy.lustre.wish`` parses it again where it is used.
+    """
     from pcopy.lustre.wish import parse_wish
 
     parse_wish(text)
@@ -195,7 +238,7 @@ def stripe(text: str) -> str:
 
 
 def stripe_table(text: str) -> str:
-    """``--stripe-table``, as ``stripe``."""
+    """Return the value of ``--stripe-table`` unchanged, as ``stripe`` does. Raise ``ValueError`` if it is not valid."""
     from pcopy.lustre.wish import parse_table
 
     parse_table(text)
@@ -203,7 +246,10 @@ def stripe_table(text: str) -> str:
 
 
 def compression(text: str) -> str:
-    """``zstd:LEVEL``; a level that is not given is that of zstd itself."""
+    """Return the compression method and level that ``zstd`` or ``zstd:LEVEL`` names, as ``zstd:LEVEL``.
+
+    The default level is that of zstd itself, 3. Raise ``ValueError`` for another method or a level out of range.
+    """
     name, colon, level = text.partition(":")
     if name != "zstd":
         raise ValueError(f"there is no '{shown(os.fsencode(name))}' here, only zstd and zstd:LEVEL")

@@ -1,4 +1,4 @@
-"""The options of ``pverify --compare``: by which properties two trees are compared, and which lists are written."""
+"""The options of ``pverify --compare``: the properties by which two trees are compared, and the lists to write."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 
 _ALL = "all"
 _WORDS = ("type", "size", "mtime", "mode", "owner", "acl", "xattr", "content")
-"""As ``pcopy.tasks.compare.properties`` has them, which takes long to load."""
+"""The names of the properties, in the order of ``pcopy.tasks.compare.properties``, a module that is slow to import."""
 _IN = "differ-in-"
+"""The prefix of a class of paths that differ in one property, as in ``differ-in-size``."""
 _CLASSES = ("common", "only-a", "only-b", "differ")
+"""The classes of paths that ``--output`` can list, besides ``differ-in-PROPERTY``."""
 
 
 def add_compare_options(parser: ArgumentParser) -> None:
+    """Add the options of a comparison by properties to ``parser``."""
     words = f"LIST: words out of {', '.join(_WORDS)}, {_ALL}; with commas"
     add = parser.add_argument_group("which properties of A and B are compared", words).add_argument
     add("--compare", metavar="LIST", type=taking(_properties), default=None,
@@ -39,7 +42,10 @@ def add_compare_options(parser: ArgumentParser) -> None:
 
 
 def comparison_of(values: Namespace, words: Sequence[str]) -> ByProperties | None:
-    """None if A and B are compared as a whole. Raises ``Refused`` for what has no effect."""
+    """Return the requested comparison by properties, or None if A and B are compared as a whole.
+
+    ``words`` are the options of the command line. Raise ``Refused`` for options without effect and for contradictions.
+    """
     if values.nul_separated and not values.output:
         raise Refused("-0 says how paths in --output end: give that, too; see pverify --help")
     if values.compare is None:
@@ -64,6 +70,7 @@ def comparison_of(values: Namespace, words: Sequence[str]) -> ByProperties | Non
 
 
 def _properties(text: str) -> frozenset[str]:
+    """Return the set of properties in ``text``, a comma-separated list. Raise ``ValueError`` for an unknown one."""
     words = text.split(",")
     for word in words:
         if word not in (*_WORDS, _ALL):
@@ -77,7 +84,7 @@ def _properties(text: str) -> frozenset[str]:
 
 
 def _meant(word: str) -> str:
-    """What other programs call a property."""
+    """Return a hint that names the property for which other programs use ``word``; empty if there is none."""
     meant = {
         **dict.fromkeys(("group", "user", "uid", "gid", "ownership"), "owner"),
         **dict.fromkeys(("perms", "perm", "permissions"), "mode"),
@@ -90,13 +97,14 @@ def _meant(word: str) -> str:
 
 
 def _list(text: str) -> tuple[str, bytes]:
+    """Return the class and the file of a ``CLASS:FILE``. Raise ``ValueError`` if ``text`` is not of that form."""
     name, colon, file = text.partition(":")
     names = (*_CLASSES, *(_IN + word for word in _WORDS))
     known = f"{', '.join(_CLASSES)} or {_IN}PROPERTY"
     if not colon and name not in names:
         raise ValueError(f"write CLASS:FILE, where CLASS is {known}")
     if name not in names:
-        raise ValueError(f"'{shown(os.fsencode(name))}' is no class: {known}{named_nearest(name, names)}")
+        raise ValueError(f"'{shown(os.fsencode(name))}' is no class of paths: {known}{named_nearest(name, names)}")
     if not colon or not file:
         raise ValueError(f"write {name}:FILE")
     if file == "-" or file.endswith("/"):

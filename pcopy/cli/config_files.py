@@ -1,8 +1,10 @@
-"""The files of the configuration: read, and trusted.
+"""Reading of configuration files, with a check that their contents can be trusted.
 
-Rule: what is there and cannot be read, or may be another user's work, is refused and never passed over. As root only
-files count that root owns and nobody else may write, reached through directories and links of which the same is true:
-whoever may change such a file decides what root copies.
+Rules:
+
+- A file that exists but cannot be read, or that another user may have written, is an error. It is never skipped.
+- For root, only files count that root owns and no other user may write. The same must hold for all directories and
+  symbolic links that lead to them: whoever may change such a file decides what root copies.
 """
 
 from __future__ import annotations
@@ -20,15 +22,21 @@ from pcopy.signature.plain_yaml import Flaw, Value, load
 from pcopy.text import harmless, shown
 
 LARGEST = 1 << 20
-"""Bytes of a file: there are some hundred keys, and patterns by the thousand have files of their own."""
-_MOST_LINKS = 40  # the kernel follows no more
+"""The maximum size of a configuration file, in bytes.
+
+There are some hundred keys, and long lists of patterns belong into pattern files.
+"""
+_MOST_LINKS = 40  # Linux follows at most 40 symbolic links in one path
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def read(path: bytes) -> dict[str, Value]:
-    """What is in the file; raises ``Refused``, with its name and the line, for whatever is wrong with it."""
+    """Return the contents of the configuration file ``path`` as keys and values.
+
+    Raise ``Refused``, with the file's name and the line, if it cannot be read, is not trusted or is no valid YAML.
+    """
     try:
-        is_root = os.geteuid() == 0  # of whom more is wanted
+        is_root = os.geteuid() == 0  # for root, owners and modes are checked too
         with held_open(open_to_read(path, regular=True, trust_links=is_root).descriptor) as descriptor:
             if is_root:
                 _refuse_others(path, os.fstat(descriptor))
@@ -36,7 +44,7 @@ def read(path: bytes) -> dict[str, Value]:
     except OSError as error:
         raise _unreadable(path, error) from None
     if len(contents) > LARGEST:
-        raise Refused(f"{shown(path)}: has more than {LARGEST >> 20} MiB, and cannot be the configuration")
+        raise Refused(f"{shown(path)}: is larger than {LARGEST >> 20} MiB, the limit for a configuration file")
     try:
         return load(contents, by_hand=True)
     except Flaw as flaw:
@@ -45,6 +53,10 @@ def read(path: bytes) -> dict[str, Value]:
 
 
 def _contents(descriptor: int) -> bytes:
+    """Return the contents of an open file.
+
+    Stop after two reads of ``LARGEST`` bytes: the caller refuses more than that.
+    """
     parts: list[bytes] = []
     while (part := os.read(descriptor, LARGEST)) and len(parts) <= 1:
         parts.append(part)
@@ -52,14 +64,15 @@ def _contents(descriptor: int) -> bytes:
 
 
 def _unreadable(path: bytes, error: OSError) -> Refused:
+    """Return the error that says why the configuration file cannot be read, and what to do about it."""
     if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
         return Refused(f"{shown(path)}: does not exist; {meant(path) or 'check the name after --config'}")
     if isinstance(error, WrongKind):
-        return Refused(f"{shown(path)}: is no regular file, and cannot be the configuration")
+        return Refused(f"{shown(path)}: is no regular file, as a configuration file has to be")
     if isinstance(error, NotTrusted):
-        return Refused(f"{shown(path)}: cannot be the configuration: {error.strerror}")
+        return Refused(f"{shown(path)}: cannot be used as configuration file: {error.strerror}")
     if isinstance(error, FileNotFoundError):
-        return Refused(f"{shown(path)}: the configuration is a symbolic link that leads nowhere; remove or mend it")
+        return Refused(f"{shown(path)}: the configuration is a symbolic link that leads nowhere; remove or correct it")
     advice = ", or set XDG_CONFIG_HOME to another directory" if _is_of_user(path) else ""
     text = f"{shown(path)}: the configuration cannot be read: {error.strerror}"
     return Refused(f"{text}; remove the cause{advice}")
@@ -74,7 +87,12 @@ def _is_of_user(path: bytes) -> bool:
 
 
 def _refuse_others(path: bytes, status: os.stat_result) -> None:
-    """Raises ``Refused`` if another user than root could have made what ``path`` leads to, or can change it."""
+    """Raise ``Refused`` if a user other than root may have created, or can change, the file to which ``path`` leads.
+
+    ``status`` is that of the file that was opened.
+    """
+    # The path is examined after the file was opened. If the last component is another inode by now, somebody with
+    # write access has replaced it, and the earlier checks say nothing about the contents that were read.
     trouble, seen = "", status
     for name, seen in _way(path):
         if trouble := _trouble(name, seen):
@@ -82,35 +100,41 @@ def _refuse_others(path: bytes, status: os.stat_result) -> None:
     if not trouble and (seen.st_dev, seen.st_ino) != (status.st_dev, status.st_ino):
         trouble = "it has just been replaced"
     if trouble:
-        advice = ", or name another place by XDG_CONFIG_HOME (sudo -H takes root's own)" if _is_of_user(path) else ""
-        text = f"{shown(path)}: {trouble}, and root takes its configuration from nobody else"
-        raise Refused(f"{text}: chown root and chmod go-w what is root's{advice}")
+        advice = ", or set XDG_CONFIG_HOME to another directory (sudo -H uses root's own)" if _is_of_user(path) else ""
+        text = f"{shown(path)}: {trouble}, and root reads only a configuration that no other user can change"
+        raise Refused(f"{text}: chown root and chmod go-w it{advice}")
 
 
 def _way(path: bytes) -> Iterator[tuple[bytes, os.stat_result]]:
-    """All directories and links that the system goes through to ``path``, and the file; raises ``OSError``."""
-    here, ahead, links = b"/", os.path.join(os.getcwdb(), path).split(b"/")[::-1], 0
-    yield here, os.lstat(here)
-    while ahead:
-        part = ahead.pop()
+    """Yield the path and status of each directory and symbolic link through which ``path`` is resolved, and of the
+    file.
+
+    Raise ``OSError`` if an item cannot be examined or if there are too many links.
+    """
+    current, remaining, links = b"/", os.path.join(os.getcwdb(), path).split(b"/")[::-1], 0
+    yield current, os.lstat(current)
+    while remaining:
+        part = remaining.pop()
+        # ``current`` contains no symbolic links, so that ".." is its parent, as for the system.
         if part in (b"", b".", b".."):
-            here = os.path.dirname(here) if part == b".." else here
+            current = os.path.dirname(current) if part == b".." else current
             continue
-        name = os.path.join(here, part)
+        name = os.path.join(current, part)
         seen = os.lstat(name)
         yield name, seen
         if not stat.S_ISLNK(seen.st_mode):
-            here = name
+            current = name
             continue
         if (links := links + 1) > _MOST_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         target = os.readlink(name)
-        here = b"/" if target.startswith(b"/") else here
-        ahead += target.split(b"/")[::-1]
+        # The target is resolved component by component, too: each of its directories must be trusted.
+        current = b"/" if target.startswith(b"/") else current
+        remaining += target.split(b"/")[::-1]
 
 
 def _trouble(path: bytes, status: os.stat_result) -> str:
-    """Why somebody else than root decides what this item is; nothing if nobody does."""
+    """Return the reason why a user other than root can decide what this item is; empty if no such user can."""
     if status.st_uid:
         return f"{shown(path)} belongs to user {status.st_uid}"
     if stat.S_ISLNK(status.st_mode) or (stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX):

@@ -1,8 +1,11 @@
-"""The keys that a file of options may have: which there are, and the words that say the same on a command line.
+"""The keys that a configuration file may have, and their conversion to words of a command line.
 
-Rule: a file sets how work is done, never what is done to whom: what names a job, a destination, or what somebody has to
-agree to is given by hand. Keys are the names of options, and their values go through the parser of the command line, so
-that there is one truth.
+Rules:
+
+- A file sets how work is done, never which work is done. Options that name a job or a destination, and options that
+  stand for the user's consent, can be given only on the command line.
+- Keys are the names of options. Their values pass through the parser of the command line, so that both have the same
+  rules.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from pcopy.cli.mistakes import Unknown
 
 PROGRAMS = ("pcopy", "psync", "pverify", "prm", "pstripe", "ptar", "pbcast", "pdbench", "pwalk", "pchmod")
-"""Programs, each of which may have a mapping of its own in a file."""
+"""The programs. A configuration file may have one mapping of keys for each of them."""
 
 BY_HAND = frozenset(
     (
@@ -33,7 +36,7 @@ BY_HAND = frozenset(
         *("from0", "compare", "output", "null", "compress", "decompress", "from"),
     )
 )
-"""Options that no file sets."""
+"""Options that no configuration file can set, for any program."""
 
 BY_HAND_OF: Mapping[str, Collection[str]] = {
     "pchmod": {"mode", "reference", "owner", "group", "acl-from"},
@@ -45,20 +48,24 @@ BY_HAND_OF: Mapping[str, Collection[str]] = {
     "pstripe": {"stripe"},
     "ptar": {"extract", "list", "file", "directory", "strip-components", "sparse-limit", "gzip", "zstd"},
 }
-"""The same, of one program: with ``--stripe`` pstripe changes layouts, without it it looks at them."""
+"""Further options, by program, that no configuration file can set.
+
+With ``--stripe``, for example, pstripe changes files; without it, it only reports.
+"""
 
 PATTERNS = frozenset(("exclude", "include", "exclude-from"))
-"""Options whose values from all places count, in order."""
+"""Options whose values are collected from all files and the command line, in order, instead of replacing each other."""
 
 _TRUE, _FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
 _NOTHING = ("", "~", "null", "Null", "NULL")
 _BATCH = 250
-"""Options that are parsed at once."""
+"""The number of words that are parsed in one call."""
 _PATHS = ("FILE", "DIR")
+"""Metavariables of the options whose values are paths."""
 
 
 class Configurable(Protocol):
-    """What is asked of a program (``pcopy.cli.program.Program``)."""
+    """The interface that the configuration needs of a program (``pcopy.cli.program.Program``)."""
 
     unknown: Unknown
 
@@ -71,9 +78,15 @@ class Configurable(Protocol):
 
 
 class Setting(NamedTuple):
-    """A key of a file: its option's ``name``, where argparse keeps it, and the ``words`` that say the same.
+    """An option that a configuration file sets.
 
-    There are none where a flag is false. ``value`` is what the file has, and ``origin`` its name and line.
+    Fields:
+
+    - ``name``: the name of the option, without dashes.
+    - ``dest``: the option's attribute in the namespace of argparse.
+    - ``words``: the same on a command line. It is empty for a flag that is set to false.
+    - ``value``: the value in the file.
+    - ``origin``: the file's name and the line.
     """
 
     name: str
@@ -83,27 +96,30 @@ class Setting(NamedTuple):
     origin: str
 
     def says(self, options: Collection[str]) -> bool:
-        """Is it one of ``options``: a name, or a name and a value?"""
+        """Return True if it is one of ``options``, each of which is a name, or a name and a value (``name=value``)."""
         return bool(self.words) and (self.name in options or f"{self.name}={self.value}" in options)
 
 
 def batched(words: Sequence[str]) -> Iterator[Sequence[str]]:
-    """``words`` of settings as argparse is to have them: for each option it looks at all others, and thousands take
-    minutes."""
+    """Return ``words`` in groups of limited size, for argparse.
+
+    argparse compares each option with all others on the command line: thousands in one call take minutes.
+    """
     return (words[at : at + _BATCH] for at in range(0, len(words), _BATCH))
 
 
 def name_of(action: Action) -> str:
-    """The key of an option; empty if it has only letters."""
+    """Return the key of an option: its first long name without dashes; empty if it has only single-letter names."""
     return next((option[2:] for option in action.option_strings if option.startswith("--")), "")
 
 
 def names_of(action: Action) -> list[str]:
+    """Return all long names of an option, without dashes."""
     return [option[2:] for option in action.option_strings if option.startswith("--")]
 
 
 class Keys:
-    """The keys that a file may have, and what they mean for one program."""
+    """The keys that a file may have, and their conversion to settings for one program."""
 
     def __init__(self, program: Configurable) -> None:
         self._program = program
@@ -111,7 +127,7 @@ class Keys:
         self._actions = _by_key(self._parser)
 
     def own(self, path: bytes, mapping: Mapping[str, Value]) -> list[Setting]:
-        """What the program's own mapping sets."""
+        """Return the settings from the mapping for this program alone in the file ``path``."""
         found = []
         for key, value in mapping.items():
             assert isinstance(key, Scalar)
@@ -119,7 +135,14 @@ class Keys:
         return found
 
     def settings(self, key: str, value: Value, place: str, *, is_own: bool = False) -> list[Setting]:
-        """One, or none if the key is for other programs; raises ``Refused``."""
+        """Return the setting for ``key`` as a list of one; an empty list if the key is meant for other programs.
+
+        Args:
+            place: the file's name and the line.
+            is_own: True if the key stands in the mapping for this program alone.
+
+        Raise ``Refused`` if no program has the key, if no file may set it, or if its value is not valid.
+        """
         program = self._program.name
         action = self._actions.get(key)
         if action is None or key in BY_HAND_OF.get(program, ()):
@@ -141,6 +164,7 @@ class Keys:
         return [Setting(name, action.dest, tuple(words), value, place)]
 
     def _unknown(self, key: str, is_own: bool) -> str:
+        """Return the message for a key that cannot be set: the reason and, if possible, the key that was meant."""
         program, option = self._program.name, f"--{key}"
         unknown = self._program.unknown
         if key in BY_HAND or key in BY_HAND_OF.get(program, ()):
@@ -154,11 +178,15 @@ class Keys:
 
 
 def _by_key(parser: ArgumentParser) -> dict[str, Action]:
+    """Return the options of ``parser`` by their long names."""
     return {name: action for action in parser._actions for name in names_of(action)}
 
 
 def _keys_of_others(program: str) -> dict[str, tuple[str, ArgumentParser]]:
-    """The keys that files may set for other programs, with one that has it, and its parser."""
+    """Return the keys that files may set for programs other than ``program``.
+
+    The value is one program that has the key, and its parser.
+    """
     from importlib import import_module
 
     keys: dict[str, tuple[str, ArgumentParser]] = {}
@@ -171,11 +199,12 @@ def _keys_of_others(program: str) -> dict[str, tuple[str, ArgumentParser]]:
 
 
 def _given_by_hand(key: str) -> str:
-    return f"{key}: no file sets this; write --{key} on the command line"
+    """Return the message for an option that no file can set."""
+    return f"{key}: cannot be set by a file; write --{key} on the command line"
 
 
 def _only_for_others(words: Sequence[str], name: str, program: str) -> str:
-    """What to do about a value that is good for another program."""
+    """Return advice if a value that is invalid for ``program`` is valid for another one; else an empty text."""
     other, parser = _keys_of_others(program).get(name, ("", None))
     if parser is None or not words:
         return ""
@@ -183,19 +212,21 @@ def _only_for_others(words: Sequence[str], name: str, program: str) -> str:
         parser.parse_known_args(words)
     except Refused:
         return ""
-    return f"; {other} takes it: put it below {other}: if it is for that"
+    return f"; {other} accepts it: put it below {other}: if it is meant for that program"
 
 
 def _reason(text: str) -> str:
-    """What is wrong, without the option's name, which argparse puts in front."""
+    """Return a parser's message without the option's name in front and the reference to ``--help`` at the end."""
     text = re.sub(r"^(-\w/)*--[\w-]+(/-[\w-]+)*: ", "", text)
     return harmless(re.sub(r"; see \w+ --help$", "", text))
 
 
 def _words(action: Action, name: str, value: Value, siblings: Sequence[str]) -> list[str]:
-    """The words that say on a command line what the file says; raises ``ValueError``.
+    """Return the words of a command line that correspond to ``value`` in a file.
 
-    ``siblings``: the options that add to the same list. One may stand by its name in the list, which keeps the order.
+    Raise ``ValueError`` if the value is not valid. ``siblings`` are the options that add to the same list. An item of
+    the list may be a mapping with the name of a sibling: this preserves the order of, for example, ``--exclude`` and
+    ``--include``.
     """
     if isinstance(value, Scalar) and value.plain and value in _NOTHING:
         raise ValueError("has no value: write one, or leave the line out")
@@ -221,6 +252,10 @@ def _words(action: Action, name: str, value: Value, siblings: Sequence[str]) -> 
 
 
 def _flag(action: Action, name: str, value: Value) -> list[str]:
+    """Return the words for an option without a value, or with an optional one, that is set to a boolean or a count.
+
+    Raise ``ValueError`` if ``value`` is neither.
+    """
     if action.const is not None and action.const is not True and action.nargs == 0:
         raise ValueError(f"write {action.dest}: {action.const}")
     is_plain = isinstance(value, Scalar) and value.plain
@@ -236,31 +271,39 @@ def _flag(action: Action, name: str, value: Value) -> list[str]:
 
 
 def may_be_flag(action: Action) -> bool:
-    """Return True if the option does not need a value, and has none by default."""
+    """Return True if the value of the option may be omitted, and the option is not set by default."""
     return action.nargs == "?" and action.default is None and action.choices is not None
 
 
 def _is_counted(action: Action) -> bool:
+    """Return True if the option is counted each time it is given, as ``-v`` is."""
     return type(action).__name__ == "_CountAction"
 
 
 def is_repeated(action: Action) -> bool:
+    """Return True if the option may be given several times and collects its values."""
     return type(action).__name__ == "_AppendAction"
 
 
 def _not(value: Value) -> str:
+    """Return the end of a message that says which value was found instead of the expected one."""
     if isinstance(value, Scalar) and not value.plain and value in (*_TRUE, *_FALSE, "0", "1", "2"):
         return ", without quotes"
     return f", not {shown(os.fsencode(value))}" if isinstance(value, str) else ", and nothing else"
 
 
 def _single(value: Value) -> str:
+    """Return ``value`` as text. Raise ``ValueError`` if it is a list or a mapping."""
     if not isinstance(value, str):
-        raise ValueError("takes a value, and neither a mapping nor a list within it")
+        raise ValueError("takes a single value, neither a mapping nor a nested list")
     return value
 
 
 def _path(action: Action, text: str) -> str:
+    """Return ``text``, the value of an option.
+
+    Raise ``ValueError`` if it is a path that begins with ``~``, or ``-``.
+    """
     if action.metavar in _PATHS and text.startswith("~"):
         raise ValueError(f"{shown(os.fsencode(text))}: only a shell knows what ~ is; write the path in full")
     if action.metavar in _PATHS and text == "-":

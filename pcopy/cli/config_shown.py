@@ -1,6 +1,7 @@
-"""``--show-config``: the options that count, as YAML that ``--config`` reads, and where each comes from.
+"""``--show-config``: prints the options in effect as YAML that ``--config`` can read, with the origin of each.
 
-Rule: read by ``--config`` the same options count. What is at its default and has no word for that is a comment.
+Rule: when ``--config`` reads the output, the same options are in effect. An option at its default that no value can
+express is printed as a comment.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ _DEFAULT = "default"
 _UNITS = (("G", 30), ("M", 20), ("K", 10))
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 _WITHOUT_EFFECT = ("archive", "recursive")
+"""Options that are accepted for compatibility and have no effect."""
 
 
 class _Said(NamedTuple):
-    """An option as it was said once: its name, its value (None: it takes none), and where."""
+    """One occurrence of an option: its name, its value (None if it takes none), and where it was given."""
 
     name: str
     value: str | None
@@ -32,7 +34,10 @@ class _Said(NamedTuple):
 
 
 def shown_config(program: Configurable, words: Sequence[str], files: Sequence[bytes], defaults: Sequence[bytes]) -> str:
-    """Its lines; ``defaults`` are the files that are read if they are there. Raises ``Refused``, as ``effective``."""
+    """Return the YAML text of the options in effect for the command line ``words`` and the configuration ``files``.
+
+    ``defaults`` are the files that are read if they exist. Raise ``Refused``, as ``effective`` does.
+    """
     options, settings, idle = effective(program, words, files)
     lines = [f"# {shown(path)}: {'read' if path in files else 'not there'}" for path in defaults]
     hidden = {"", *BY_HAND, *BY_HAND_OF.get(program.name, ()), *_WITHOUT_EFFECT}
@@ -41,14 +46,15 @@ def shown_config(program: Configurable, words: Sequence[str], files: Sequence[by
         if action.help != SUPPRESS and name_of(action) not in hidden:
             groups.setdefault(action.dest, []).append(action)
     for dest, actions in groups.items():
-        here = [one for setting in settings if setting.dest == dest for one in _of_setting(setting)]
-        here += [_of_given(option, actions) for option in options if option.dest == dest]
-        lines += _set(actions, here) if here else _at_default(actions)
-    lines += [f"# {setting.name}: does not count with the other options  # {setting.origin}" for setting in idle]
+        occurrences = [one for setting in settings if setting.dest == dest for one in _of_setting(setting)]
+        occurrences += [_of_given(option, actions) for option in options if option.dest == dest]
+        lines += _set(actions, occurrences) if occurrences else _at_default(actions)
+    lines += [f"# {setting.name}: has no effect with the other options  # {setting.origin}" for setting in idle]
     return "\n".join(lines)
 
 
 def _of_setting(setting: Setting) -> Iterator[_Said]:
+    """Yield the occurrences of options that a setting of a file stands for."""
     if not setting.words and isinstance(setting.value, str):  # a flag that is off
         yield _Said(setting.name, setting.value, setting.origin)
     for word in setting.words:
@@ -57,7 +63,11 @@ def _of_setting(setting: Setting) -> Iterator[_Said]:
 
 
 def _of_given(option: Written, actions: Sequence[Action]) -> _Said:
-    """A letter that stands for an option and its value (-u) is shown as that."""
+    """Return the occurrence for an option of the command line.
+
+    A single letter that stands for an option with a value (``-u`` for ``--existing newer``) is converted to that
+    option.
+    """
     action = next(action for action in actions if name_of(action) == option.name)
     if action.nargs == 0 and isinstance(action.const, str):
         return _Said(name_of(_main(actions)), action.const, _COMMAND_LINE)
@@ -65,11 +75,15 @@ def _of_given(option: Written, actions: Sequence[Action]) -> _Said:
 
 
 def _main(actions: Sequence[Action]) -> Action:
-    """Of those that mean the same thing, the one that takes a value."""
+    """Return the option that takes a value, among ``actions`` that set the same attribute; else the first one."""
     return next((action for action in actions if action.nargs != 0), actions[0])
 
 
 def _set(actions: Sequence[Action], here: Sequence[_Said]) -> list[str]:
+    """Return the lines for an option that is set.
+
+    ``actions`` are the options of that meaning, and ``here`` their occurrences, the last of which is in effect.
+    """
     action, last = _main(actions), here[-1]
     if is_repeated(action):
         return _list(here)
@@ -80,20 +94,25 @@ def _set(actions: Sequence[Action], here: Sequence[_Said]) -> list[str]:
 
 
 def _list(here: Sequence[_Said]) -> list[str]:
-    """Under a key each, where that keeps their order; else in one list, in which others stand by name."""
-    runs = [(name, list(said)) for name, said in groupby(here, lambda said: said.name)]
+    """Return the lines for an option that collects its values.
+
+    Each name becomes a key of its own if this preserves the order of all values. Otherwise all are in one list, in
+    which the values of other options stand by name.
+    """
+    runs = [(name, list(occurrence)) for name, occurrence in groupby(here, lambda occurrence: occurrence.name)]
     if len({name for name, _ in runs}) < len(runs):
         runs = [(here[0].name, list(here))]
     lines = []
     for name, run in runs:
         lines.append(f"{name}:")
-        for said in run:
-            other = "" if said.name == name else f"{said.name}: "
-            lines.append(f"  - {other}{_yaml(said.value or '')}  # {said.origin}")
+        for occurrence in run:
+            other = "" if occurrence.name == name else f"{occurrence.name}: "
+            lines.append(f"  - {other}{_yaml(occurrence.value or '')}  # {occurrence.origin}")
     return lines
 
 
 def _at_default(actions: Sequence[Action]) -> list[str]:
+    """Return the lines for an option that is not set."""
     action = _main(actions)
     name = name_of(action)
     if is_repeated(action) and action.metavar != "LIST":
@@ -105,7 +124,7 @@ def _at_default(actions: Sequence[Action]) -> list[str]:
 
 
 def _text_of(action: Action) -> str | None:
-    """What a user would write for the default; None if nothing means it."""
+    """Return the text that a user would write for the default value; None if no text has that meaning."""
     value = action.default
     if value is None or action.type is None or action.choices:
         return None if value is None else str(value)
@@ -116,14 +135,16 @@ def _text_of(action: Action) -> str | None:
         try:
             if action.type(text) == value:  # type: ignore[operator]
                 return text
-        except Exception:  # it is no word for that
+        except Exception:  # this text does not stand for the default; try the next
             continue
     return None
 
 
 def _is_counted(action: Action) -> bool:
+    """Return True if the option is counted each time it is given, as ``-v`` is."""
     return type(action).__name__ == "_CountAction"
 
 
 def _yaml(text: str) -> str:
+    """Return ``text`` as a YAML scalar, quoted where necessary."""
     return text if _NUMBER.fullmatch(text) or text == "false" else scalar(text)

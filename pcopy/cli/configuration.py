@@ -1,8 +1,12 @@
-"""The configuration: options that files set, for whoever does not give them on the command line.
+"""The configuration: options from files, which are in effect unless the command line sets them.
 
-Rules: a higher place replaces what a lower one says: /etc/pcopy.yaml, the user's file, the one of ``--config``, the
-command line. Only patterns of the command line come after those of files: the last one that matches decides. What is
-given by hand is never refused for the sake of what a file sets: that gives way.
+Rules:
+
+- A later source replaces the value of an earlier one: ``/etc/pcopy.yaml``, the user's file, the file of ``--config``,
+  the command line.
+- Patterns are collected instead: those of the command line follow those of files, and the last pattern that matches
+  decides.
+- An option on the command line is never refused because of a file's setting: a setting that contradicts it is ignored.
 """
 
 from __future__ import annotations
@@ -42,50 +46,60 @@ AGAINST: tuple[tuple[Collection[str], Collection[str]], ...] = (
     ),
     (("existing", "update", "checksum", "mirror"), ("existing", "update", "checksum", "mirror")),
 )
-"""Options of which one side cannot be had with the other: what a higher place says counts, the other one gives way."""
+"""Pairs of groups of options that exclude each other.
+
+The option from the later source is in effect; the other one is ignored.
+"""
 
 _NEEDS = {"stripe-table": ("stripe=auto",), "max-delete": ("delete", "mirror")}
-"""Options that a file may set for those commands only that have one of the others."""
+"""Options that a file may set for all commands, but that are in effect only together with one of the listed others."""
 
 COMMAND_LINE = "the command line"
+"""The origin of options that are not set by a file."""
 _FILTERS = PATTERNS | {"newer-than", "older-than", "larger-than", "smaller-than"}
 _OUTPUTS = frozenset(("errors", "log", "metrics", "report"))
 
 
 class Written(NamedTuple):
-    """An option of the command line, by its first long ``name``, with its ``raw`` value: text, texts, or None."""
+    """An option on the command line: its first long ``name``, and its ``raw`` value (text, list of texts, or None)."""
 
     name: str
     dest: str
     raw: Any
 
     def says(self, options: Collection[str]) -> bool:
+        """Return True if it is one of ``options``, each of which is a name, or a name and a value (``name=value``)."""
         return self.name in options or f"{self.name}={self.raw}" in options
 
 
 def given(words: Sequence[str], parser: ArgumentParser) -> list[Written]:
-    """The options in ``words``, in order; ``parser`` serves only this."""
+    """Return the options in ``words``, in order. ``parser`` is modified and cannot be used afterwards."""
     import argparse
 
-    said: list[Written] = []
+    found: list[Written] = []
 
     class Recorder(argparse.Action):
         def __call__(self, _parser: Any, _values: Any, raw: Any, _option: Any = None) -> None:
-            said.append(Written(self.metavar[0], self.metavar[1], raw))  # type: ignore[index]
+            found.append(Written(self.metavar[0], self.metavar[1], raw))  # type: ignore[index]
 
+    # Recorders in place of the actions keep the order of the options, which a namespace does not have.
     for option, action in list(parser._option_string_actions.items()):
         about = (name_of(action) or action.dest, action.dest)
         recorder = Recorder([option], action.dest, action.nargs, metavar=about)
         recorder.const = action.const
         parser._option_string_actions[option] = recorder
+    # Without defaults, nothing is recorded for options that are not given.
     for action in parser._actions:
         action.default = argparse.SUPPRESS
     parser.parse_known_args(words)
-    return said
+    return found
 
 
 class Configuration:
-    """What ``files`` set for one program; raises ``Refused``, naming file, line and key, for what is wrong in them."""
+    """The options that ``files`` set for one program.
+
+    Raise ``Refused``, naming the file, the line and the key, if a file is not valid.
+    """
 
     def __init__(self, program: Configurable, files: Sequence[bytes]) -> None:
         self.files = files
@@ -105,7 +119,10 @@ class Configuration:
             self.settings = _over(self.settings, _over(others, own))
 
     def beside(self, said: Sequence[Written], only: Collection[str] | None = None) -> list[Setting]:
-        """The settings that count with the options that are ``said``; ``only``: no others than these (by ``dest``)."""
+        """Return the settings that are in effect together with the options of the command line ``said``.
+
+        ``only``: if not None, the attributes (``dest``) to which the settings are limited.
+        """
         by_hand = {option.dest for option in said if option.name not in PATTERNS}
         found = [
             setting
@@ -118,8 +135,14 @@ class Configuration:
 
 
 class Effective(NamedTuple):
-    """The options that are ``given`` on the command line, the settings that count beside them, and those that do not,
-    though no other value has replaced them."""
+    """The options in effect.
+
+    Fields:
+
+    - ``given``: the options on the command line.
+    - ``settings``: the settings of files that are in effect.
+    - ``idle``: the settings of files that are not in effect although no other value has replaced them.
+    """
 
     given: list[Written]
     settings: list[Setting]
@@ -127,39 +150,46 @@ class Effective(NamedTuple):
 
 
 def effective(program: Configurable, words: Sequence[str], files: Sequence[bytes]) -> Effective:
-    """What counts of the ``words`` of a command line that are options, and of ``files``; raises ``Refused``."""
+    """Return the options in effect for the command line ``words`` and the configuration ``files``.
+
+    Raise ``Refused`` if a file is not valid.
+    """
     options = given(words, program.parser())
     only = program.configurable({option.dest for option in options})
     configuration = Configuration(program, files)
     settings = configuration.beside(options, only)
-    if is_launched(os.environ) and not identify(os.environ).is_plain:  # the launcher says how many ranks there are
+    if is_launched(os.environ) and not identify(os.environ).is_plain:  # the launcher decides how many ranks there are
         settings = [setting for setting in settings if setting.name != "ranks"]
-    told = {option.dest for option in options}
-    idle = [one for one in configuration.settings if one not in settings and one.dest not in told]
+    given_dests = {option.dest for option in options}
+    idle = [one for one in configuration.settings if one not in settings and one.dest not in given_dests]
     return Effective(options, settings, idle)
 
 
 def made_with_files(
     program: Configurable, words: Sequence[str], files: Sequence[bytes], make: Callable[[Namespace], Any]
 ) -> Any:
-    """What ``make`` makes of the values of ``words`` and ``files``; raises ``Refused``, as ``effective`` and that."""
+    """Parse ``words`` together with the settings of ``files``, and return the result of ``make`` for the parsed values.
+
+    Raise ``Refused``, as ``effective`` and ``make`` do.
+    """
     from argparse import Namespace
 
     counting = effective(program, words, files)
     settings = counting.settings
+    # Files first, the command line last: for most options the last value replaces the others.
     with _explaining(settings):
         parser, values = program.parser(), Namespace()
         for some in (*batched(words_of(settings)), words):
             values, _ = parser.parse_known_args(some, values)
         if settings and values.verbose and not values.quiet:
-            told = ", ".join(f"{setting.name} ({setting.origin})" for setting in settings)
-            tell(program.name, f"set by files: {told}")
+            listed = ", ".join(f"{setting.name} ({setting.origin})" for setting in settings)
+            tell(program.name, f"set by files: {listed}")
         values.filter_origins = _filter_origins(counting)
         return make(values)
 
 
 def _filter_origins(counting: Effective) -> tuple[str, ...]:
-    """Return where filters are set, if a file sets any (an empty list is none): file and line, and the command line."""
+    """Return the origins of all filters (file and line, or the command line). It is empty if no file sets filters."""
     origins = [setting.origin for setting in counting.settings if setting.name in _FILTERS and setting.words]
     if origins and any(option.name in _FILTERS for option in counting.given):
         origins.append(COMMAND_LINE)
@@ -168,7 +198,7 @@ def _filter_origins(counting: Effective) -> tuple[str, ...]:
 
 @contextmanager
 def _explaining(settings: Sequence[Setting]) -> Iterator[None]:
-    """What is ``Refused`` also tells where the option is set, if one of ``settings`` is meant."""
+    """Add the origin of a setting to the message of a ``Refused`` that is raised within, if the message concerns it."""
     try:
         yield
     except Refused as refused:
@@ -181,10 +211,12 @@ def _explaining(settings: Sequence[Setting]) -> Iterator[None]:
 
 
 def words_of(settings: Iterable[Setting]) -> list[str]:
+    """Return the words of a command line that have the same meaning as ``settings``."""
     return [word for setting in settings for word in setting.words]
 
 
 def _is_about(text: str, setting: Setting) -> bool:
+    """Return True if an error message concerns ``setting``: it names the option, its filters, or its path."""
     if re.search(rf"--{re.escape(setting.name)}(?![\w-])", text):
         return True
     if setting.name in _FILTERS:
@@ -194,12 +226,13 @@ def _is_about(text: str, setting: Setting) -> bool:
 
 
 def _values(setting: Setting) -> list[str]:
+    """Return the values of a setting that are texts."""
     values = setting.value if isinstance(setting.value, list) else [setting.value]
     return [value for value in values if isinstance(value, str)]
 
 
 def _over(lower: Sequence[Setting], higher: Sequence[Setting]) -> list[Setting]:
-    """All settings, but for those that are replaced."""
+    """Return all settings of ``higher``, and those of ``lower`` that ``higher`` neither replaces nor contradicts."""
     names = {setting.name for setting in higher}
     dests = {setting.dest for setting in higher if setting.words and setting.name not in PATTERNS}
     kept = [
@@ -211,6 +244,7 @@ def _over(lower: Sequence[Setting], higher: Sequence[Setting]) -> list[Setting]:
 
 
 def _contradicts(setting: Setting, other: Setting | Written) -> bool:
+    """Return True if the two options exclude each other, according to ``AGAINST``."""
     for one, another in AGAINST:
         for mine, theirs in ((one, another), (another, one)):
             if setting.says(mine) and other.says(theirs) and setting.name != other.name:
@@ -219,5 +253,6 @@ def _contradicts(setting: Setting, other: Setting | Written) -> bool:
 
 
 def _is_of_use(setting: Setting, beside: Iterable[Setting | Written]) -> bool:
+    """Return True unless the setting needs another option (``_NEEDS``) that is not among ``beside``."""
     needed = _NEEDS.get(setting.name)
     return not needed or any(other.says(needed) for other in beside)

@@ -1,4 +1,4 @@
-"""The options that ``pcopy`` and ``psync`` have to themselves, by groups of their help."""
+"""The options that only ``pcopy`` and ``psync`` have, by groups of their help."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ from pcopy.text import shown
 if TYPE_CHECKING:
     from argparse import ArgumentParser
 
-ARCHIVE = "pdPltgoDHAXS"  # letters that users of cp and rsync add, and that say what is the default here
+ARCHIVE = "pdPltgoDHAXS"  # single-letter options of cp and rsync for behaviour that is the default here
 _ALL = "all"
 _DEFAULTS = Options()
 
 
 def _policy(text: str) -> str:
+    """Return the value of ``--existing``. Raise ``ValueError`` if it is not the name of a policy."""
     if text not in EXISTING:
         hint = named_nearest(text, EXISTING) or " (rsync's --existing is not in this version)"
         raise ValueError(f"not one of {', '.join(EXISTING)}{hint}")
@@ -41,6 +42,10 @@ def _policy(text: str) -> str:
 
 
 def _wish(what: str, text: str) -> tuple[str, Sequence[str]]:
+    """Return ``what``, and the attributes in ``text``, a comma-separated list.
+
+    Raise ``ValueError`` for an unknown one.
+    """
     words = text.split(",")
     valid = (*ATTRIBUTES, _ALL)
     for word in words:
@@ -51,28 +56,29 @@ def _wish(what: str, text: str) -> tuple[str, Sequence[str]]:
 
 
 def add_everyday(parser: ArgumentParser, program: str) -> None:
-    from argparse import SUPPRESS  # argparse knows it by identity, not by what it says
+    """Add the most frequently used options to ``parser``. ``program`` is the program's name."""
+    from argparse import SUPPRESS  # argparse compares it by identity, so that an equal string would not do
 
-    everyday = parser.add_argument_group("every day")
+    everyday = parser.add_argument_group("common options")
     add = everyday.add_argument
     add_ranks(everyday, program, "copy", ranks)
     add("-u", "--update", dest="existing", action="store_const", const="newer", default=None,
         help="replace files only if the source is newer, or of equal time and another size; the same as "
         "--existing newer")  # fmt: skip
     add("--existing", metavar="WHAT", type=taking(_policy), default=None,
-        help="when to replace files that are there: replace (always), changed (if size or contents differ; contents "
+        help="when to replace existing files: replace (always), changed (if size or contents differ; contents "
         "are compared where only times differ; other metadata are set), newer (as -u), skip (never), fail (never; "
         f"they count as failed); default: {'changed' if program == 'psync' else 'replace'}")  # fmt: skip
     add("--checksum", action="store_true",
-        help="leave files alone whose contents are equal, whatever their times; replace others")  # fmt: skip
+        help="keep existing files whose contents are equal, whatever their times; replace others")  # fmt: skip
     add("--inplace", metavar="HOW", nargs="?", choices=INPLACE, const=INPLACE[0], default=None,
         help="write over existing files instead of replacing them by new ones; --inplace=sequential: write all files "
         "under their own names, each in order by one rank, for a DST that cannot rename")  # fmt: skip
-    add("-L", "--dereference", action="store_true", help="follow symbolic links: copy what they lead to")
+    add("-L", "--dereference", action="store_true", help="follow symbolic links: copy the items that they lead to")
     add("-x", "--one-file-system", action="store_true",
         help="stay on the file system of SRC: mount points become empty directories")  # fmt: skip
     add("--dry-run", action="store_true",
-        help="change nothing; list what would be done with each item, then totals, sizes, what is free")  # fmt: skip
+        help="change nothing; list what would be done with each item, then totals, sizes, free space")  # fmt: skip
     add("--force", action="store_true", help="go on where DST seems to have too little free space or inodes")
     add("-T", "--no-target-directory", action="store_true", help="DST itself is the target, even if it is a directory")
     add("-a", "-r", "-R", "--archive", "--recursive", dest="archive", action="store_true",
@@ -82,6 +88,7 @@ def add_everyday(parser: ArgumentParser, program: str) -> None:
 
 
 def add_kept(parser: ArgumentParser) -> None:
+    """Add the options that select the attributes that copies get from their sources."""
     words = f"LIST: words out of {', '.join(ATTRIBUTES[:-1])},\n{ATTRIBUTES[-1]}, {_ALL}; with commas"
     add = parser.add_argument_group("what copies keep", words).add_argument
     add("--preserve", metavar="LIST", action="append", type=taking(partial(_wish, "preserve")),
@@ -96,19 +103,21 @@ def add_kept(parser: ArgumentParser) -> None:
 
 
 def add_proof(parser: ArgumentParser) -> None:
-    add = parser.add_argument_group("proof").add_argument
+    """Add the options on verification and digests."""
+    add = parser.add_argument_group("verification").add_argument
     add("--verify", action="store_true",
-        help="read back from storage what was copied, and compare it; also what --existing changed and "
-        "--checksum have kept, but not what -u and --existing skip have kept")  # fmt: skip
+        help="read copies back from storage and compare them with SRC; also files that --existing changed or "
+        "--checksum has kept, but not those that -u or --existing skip has kept")  # fmt: skip
     add("--repair", action="store_true", help="as --verify, and copy again the items that differ")
     add("--signature", metavar="FILE", help="write one value for the whole dataset; pverify compares with it later")
     add("--manifest", metavar="FILE", help="write a line with a digest for each item")
     add("--hash", choices=(*ALGORITHMS, "none"), metavar="HOW", default=None,
-        help="digest while copying: xxh3-128 (finds accidents; the default where a digest is wanted), blake3 "
-        "(withstands forgery), none (the default elsewhere)")  # fmt: skip
+        help="digest while copying: xxh3-128 (detects accidents; the default where a digest is needed), "
+        "blake3 (resists forgery), none (the default elsewhere)")  # fmt: skip
 
 
 def add_tuning(parser: ArgumentParser) -> None:
+    """Add the options that affect speed, memory and caches."""
     tuning = parser.add_argument_group("tuning", "SIZE: 64K, 4MiB, 1.5G (powers of 1024), 10MB (powers of 1000)")
     add = tuning.add_argument
     add("--chunk-size", metavar="SIZE", type=taking(chunk_size), default=_DEFAULTS.chunk_size,
@@ -117,13 +126,13 @@ def add_tuning(parser: ArgumentParser) -> None:
         help="unit of digests: a power of two of 64K or more (default 4M)")  # fmt: skip
     add("--reflink", choices=REFLINKS, metavar="WHEN", default=_DEFAULTS.reflink,
         help="share contents with the source where both are on one file system that can: auto (default), never, "
-        "always (what can't be shared fails)")  # fmt: skip
+        "always (files that cannot be shared fail)")  # fmt: skip
     add("--direct", action="store_true",
         help="copy files above 4 MiB past the page cache (O_DIRECT), and read back so when verifying")  # fmt: skip
     add("--drop-cache", action="store_true",
         help="leave nothing of files above 4 MiB in the page cache, on neither side")  # fmt: skip
-    add("--fsync", action="store_true", help="bring each file to storage before it gets its name")
-    add("--no-sync", action="store_true", help="do not wait at the end until the copies are on storage")
+    add("--fsync", action="store_true", help="write each file to stable storage before it gets its name")
+    add("--no-sync", action="store_true", help="do not wait at the end until the copies are on stable storage")
     add("--max-errors", metavar="N", type=taking(at_least_0), default=_DEFAULTS.max_errors,
         help="stop after N failed items (default 0: never)")  # fmt: skip
     add_limits(tuning)
@@ -132,6 +141,7 @@ def add_tuning(parser: ArgumentParser) -> None:
 
 
 def add_lustre(parser: ArgumentParser) -> None:
+    """Add the options on the layout of files on Lustre."""
     add = parser.add_argument_group("Lustre", "where DST is on another file system, these have no effect").add_argument
     add("--stripe", metavar="HOW", type=taking(stripe), default=None,
         help="layout of new files: preserve (the source's; default), auto (by size), inherit (the directory's), or "
@@ -139,4 +149,8 @@ def add_lustre(parser: ArgumentParser) -> None:
     add("--stripe-table", metavar="TABLE", type=taking(stripe_table), default=None,
         help="for --stripe auto: stripes by size of file, as in 1,1G=8,10G=24,100G=72")  # fmt: skip
     add("--stripe-affinity", action="store_true", help="split files so that each part lies on one OST")
-    add("--group-lock", action="store_true", help="let all who write to a split file share one lock (also --direct)")
+    add(
+        "--group-lock",
+        action="store_true",
+        help="let all ranks that write to a split file share one lock (also --direct)",
+    )

@@ -1,4 +1,4 @@
-"""Options that choose which items of a tree are taken, of all programs that go through trees."""
+"""Options that select items of a tree by patterns, age and size, for all programs that walk trees."""
 
 from __future__ import annotations
 
@@ -22,21 +22,29 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
 LARGEST_FILE = 16 << 20
-"""Bytes of a file of patterns at most, with its comments."""
+"""The maximum size of a pattern file in bytes, with its comments."""
 MOST_PATTERNS = 50_000
-"""Patterns at most: each is tried with each name, and takes 4 KiB of memory and 0.25 ms at the start."""
+"""The maximum number of patterns.
+
+Each is matched against each name, and costs 4 KiB of memory and 0.25 ms at the start.
+"""
 
 
 def add_filters(parser: ArgumentParser, *, done: str, older: str = "only files that have not changed since") -> Any:
-    """``done``: what becomes of the items that are chosen. ``older``: what ``--older-than`` does. Returns the group."""
+    """Add the options that select items to ``parser``, and return their group.
+
+    Args:
+        done: what happens to the selected items, as a participle such as "copied".
+        older: the help text of ``--older-than``.
+    """
     root = "SRC" if done == "copied" else "PATH"
     words = f"P: a pattern as in .gitignore, for paths below {root}; the last one that\nmatches decides"
     group = parser.add_argument_group(f"which items are {done}", words)
     add = group.add_argument
     add("--exclude", metavar="P", dest="patterns", action="append", type=taking(_excluded),
-        help="leave out what matches; what is in a directory that is left out is not even looked at")  # fmt: skip
+        help="leave out items that match; directories that are left out are not read")  # fmt: skip
     add("--include", metavar="P", dest="patterns", action="append", type=taking(_included),
-        help="take what matches, though an earlier --exclude matches it")  # fmt: skip
+        help="select items that match, even if an earlier --exclude matches them")  # fmt: skip
     add("--exclude-from", metavar="FILE", dest="patterns", action="append", type=taking(_from_file),
         help="patterns, a line each, as in .gitignore (!P includes); -: from standard input")  # fmt: skip
     add("--newer-than", metavar="WHEN", type=taking(moment), default=None,
@@ -48,9 +56,10 @@ def add_filters(parser: ArgumentParser, *, done: str, older: str = "only files t
 
 
 def select_of(values: Namespace, paths: Sequence[bytes], *, removes: bool = False) -> Select:
-    """What these options mean for ``paths``; ``removes``: does what they choose lead to deletions there?
+    """Return the selection that the options define for ``paths``.
 
-    An age is counted back from now. Raises ``Refused`` for what has no effect.
+    ``removes`` is True if the program deletes what is selected. Ages are counted back from now. Raise ``Refused`` for
+    filters without effect.
     """
     now = time.time_ns()
     newer, older = values.newer_than, values.older_than
@@ -58,9 +67,9 @@ def select_of(values: Namespace, paths: Sequence[bytes], *, removes: bool = Fals
     if len(patterns) > MOST_PATTERNS:
         raise Refused(f"there are {len(patterns):,} patterns, and {MOST_PATTERNS:,} may be given")
     if patterns and all(line.startswith(b"!") for line in patterns):
-        taken = shown(patterns[-1][1:])
-        alone = f"--exclude '*' --include '*/' --include '{taken}'"
-        raise Refused(f"--include {taken} takes back an exclusion, and nothing is excluded; for that alone: {alone}")
+        included = shown(patterns[-1][1:])
+        alone = f"--exclude '*' --include '*/' --include '{included}'"
+        raise Refused(f"--include {included} re-includes items, but nothing is excluded; to select only these: {alone}")
     _refuse_paths(patterns, paths, removes=removes)
     return Select(
         patterns=patterns,
@@ -74,42 +83,50 @@ def select_of(values: Namespace, paths: Sequence[bytes], *, removes: bool = Fals
 
 
 def reads_standard_input(words: Sequence[str], parser: ArgumentParser) -> bool:
-    """Do the options in ``words`` take patterns from there? As for ``given``, ``parser`` serves only this."""
+    """Return True if the options in ``words`` take patterns from standard input.
+
+    ``parser`` is modified and cannot be used afterwards (see ``given``).
+    """
     from pcopy.cli.configuration import given
 
     return any(option.name == "exclude-from" and is_standard_input(option.raw) for option in given(words, parser))
 
 
 def is_standard_input(file: str) -> bool:
-    """Return True if ``file``, as an option names it, stands for standard input."""
+    """Return True if ``file``, the value of an option, stands for standard input."""
     from pcopy.fsio.named_file import inherited_descriptor
 
     return file == "-" or inherited_descriptor(os.fsencode(file)) == 0
 
 
 def _refuse_paths(patterns: Sequence[bytes], paths: Sequence[bytes], *, removes: bool) -> None:
-    """Raises ``Refused`` for a pattern that begins with one of ``paths`` from the root, or, where something is removed,
-    with its last name alone: it can match nothing below that, and what it is to keep would go."""
+    """Raise ``Refused`` for a pattern that begins with one of ``paths`` and so cannot match any path below it.
+
+    Patterns are relative to ``paths``. A pattern is refused if it begins with the absolute path of one of them. If
+    ``removes``, it is also refused if it begins with the last name of one: items that it should protect would be
+    deleted.
+    """
     patterns = [line for line in patterns if b"/" in line[:-1]]
-    places: dict[bytes, bytes] = {}
+    roots: dict[bytes, bytes] = {}
     names: dict[bytes, bytes] = {}
     for path in filter(None, paths if patterns else ()):
-        places |= {absolute(path): path, os.path.realpath(path): path}
+        roots |= {absolute(path): path, os.path.realpath(path): path}
         names |= {os.path.join(b"/", os.path.basename(absolute(path))): path} if removes else {}
-    for line in patterns if b"/" not in places else ():  # below that everything is
+    for line in patterns if b"/" not in roots else ():  # all absolute paths are below /
         pattern = line.removeprefix(b"!")
         text = b"/" + pattern.removeprefix(b"/")
+        # Compare each leading part of the pattern, up to a slash or the end, with the roots.
         for end in (slash.start() for slash in re.finditer(rb"/|\Z", text)):
             head, rest = re.sub(rb"\\(.)", rb"\1", text[:end]), text[end:].rstrip(b"/")
-            path = places.get(head) or (names.get(head, b"") if rest else b"")
+            path = roots.get(head) or (names.get(head, b"") if rest else b"")
             if path and not any(os.path.lexists(each + head) for each in paths):
                 what = f"{'--exclude' if line == pattern else '--include'} {shown(pattern)}"
-                advice = f"write {shown(text[end:])}" if rest else "that is never left out itself"
+                advice = f"write {shown(text[end:])}" if rest else "that item itself cannot be left out"
                 raise Refused(f"{what}: patterns are for paths below {shown(path)}: {advice}")
 
 
 def moment(text: str) -> str:
-    """An age or a date, as it is written; raises ``ValueError``."""
+    """Return an age or a date unchanged. Raise ``ValueError`` if it is neither."""
     if text.startswith("-"):
         raise ValueError(f"ages count back from now: write {text[1:]}")
     _nanoseconds(text, 0)
@@ -117,13 +134,16 @@ def moment(text: str) -> str:
 
 
 def age_of(text: str) -> float:
-    """Seconds from a ``moment`` to now."""
+    """Return the seconds from a ``moment`` (an age or a date) until now."""
     now = time.time_ns()
     return (now - _nanoseconds(text, now)) / 10**9
 
 
 def _nanoseconds(text: str, now: int) -> int:
-    """Since 1970; a date without a time zone is one of here."""
+    """Return an age or a date as nanoseconds since 1970. ``now`` is the time from which an age is counted back.
+
+    A date without a time zone is in the local one. Raise ``ValueError`` if ``text`` is neither an age nor a date.
+    """
     try:
         return now - round(age(text) * 10**9)
     except ValueError:
@@ -137,20 +157,27 @@ def _nanoseconds(text: str, now: int) -> int:
 
 
 def _excluded(text: str) -> Sequence[bytes]:
+    """Return the pattern of ``--exclude`` as a line of a pattern file."""
     return _one(text)
 
 
 def _included(text: str) -> Sequence[bytes]:
+    """Return the pattern of ``--include`` as a line of a pattern file."""
     return _one(text, includes=True)
 
 
 def _one(text: str, *, includes: bool = False) -> Sequence[bytes]:
+    """Return one pattern, as the only line of a pattern file. If ``includes``, it is marked as an inclusion (``!``)."""
     from pcopy.walk.patterns import line_of
 
     return (line_of(os.fsencode(text), includes=includes),)
 
 
 def _from_file(text: str) -> Sequence[bytes]:
+    """Return the patterns in the file ``text``.
+
+    Raise ``Refused`` if it cannot be read, and ``ValueError`` if it is too large.
+    """
     from pcopy.walk.patterns import lines_in
 
     path = os.fsencode(text)
@@ -169,14 +196,15 @@ def _from_file(text: str) -> Sequence[bytes]:
 
 
 _STREAMS: dict[bytes | int, bytes] = {}
-"""What was read from pipes and from inherited descriptors, by the descriptors' numbers or the pipes' paths.
+"""Contents that were read from pipes and inherited descriptors, by the descriptor's number or the pipe's path.
 
-A command line is read several times, and these only once; ``-`` and ``/dev/stdin`` are the same one.
+A command line is parsed several times, but such a stream can be read only once. ``-`` and ``/dev/stdin`` are the same
+stream.
 """
 
 
 def _contents(path: bytes) -> bytes:
-    """Raises ``OSError``."""
+    """Return the contents of a pattern file, up to one byte more than ``LARGEST_FILE``. Raise ``OSError``."""
     from pcopy.fsio.named_file import inherited_descriptor, open_to_read
 
     is_dash = path == b"-"

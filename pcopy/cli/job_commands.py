@@ -1,4 +1,4 @@
-"""``pcopy --jobs``, ``--control`` and ``--discard``: what is done with stored jobs by one process, without copying."""
+"""``pcopy --jobs``, ``--control`` and ``--discard``: commands on stored jobs, run by one process without copying."""
 
 from __future__ import annotations
 
@@ -23,31 +23,34 @@ from pcopy.tools.arguments import CopyArguments
 
 
 def answer(arguments: CopyArguments) -> str | None:
-    """What is asked of stored jobs, done; None if that is a copy. Raises ``PcopyError``."""
-    asked = arguments.asked
-    if not asked.anything or asked.resume is not None:
+    """Execute a command on stored jobs and return the text to print; return None if the command line asks for a copy.
+
+    Raise ``PcopyError`` if the command fails.
+    """
+    command = arguments.asked
+    if not command.anything or command.resume is not None:
         return None
     if not speaks(os.environ):
         return ""
-    if asked.jobs:
+    if command.jobs:
         return "\n".join(listing(arguments.telling.json))
-    if asked.control is not None:
-        told = change(_running_path(asked.control), asked.change)
-        said = json.dumps(told) if arguments.telling.json else described(told) or "no limits, all ranks active"
-        return "" if arguments.telling.quiet else said
-    if asked.discard is not None and len(asked.discard) == 1:
-        _discard(asked.discard[0], arguments.program)
+    if command.control is not None:
+        state = change(_running_path(command.control), command.change)
+        text = json.dumps(state) if arguments.telling.json else described(state) or "no limits, all ranks active"
+        return "" if arguments.telling.quiet else text
+    if command.discard is not None and len(command.discard) == 1:
+        _discard(command.discard[0], arguments.program)
         return "" if arguments.telling.quiet else "discarded"
-    if asked.older_than is None:
-        jobs = {job_path(word): shown(word) for word in asked.discard or ()}
+    if command.older_than is None:
+        jobs = {job_path(word): shown(word) for word in command.discard or ()}
     else:
-        jobs = _older(asked.older_than)
+        jobs = _older(command.older_than)
     _discard_all(jobs, arguments.program, quiet=arguments.telling.quiet)
     return "" if jobs or arguments.telling.quiet else "nothing to discard"
 
 
 def _running_path(word: bytes) -> bytes:
-    """As ``job_path``; raises ``Refused``."""
+    """Return the directory of the job ``word``, as ``job_path`` does. Raise ``Refused`` if there is no such job."""
     try:
         return job_path(word)
     except Refused as refused:
@@ -55,28 +58,36 @@ def _running_path(word: bytes) -> bytes:
 
 
 def _discard(word: bytes, program: str) -> None:
+    """Remove the job ``word`` and its temporary files."""
     discard(word, partial(remove_temporaries, report=partial(tell, program)), to_standard_error)
 
 
 def _discard_all(jobs: dict[bytes, str], program: str, *, quiet: bool) -> None:
-    """Each by itself; raises ``PcopyError`` with what is in the way of the last one, after all others."""
-    troubles = []
-    for path, told in jobs.items():
+    """Remove each of ``jobs``; a failure does not prevent the removal of the others.
+
+    The keys are the jobs' directories, the values their names for messages. After the last job, raise ``PcopyError`` if
+    any could not be removed.
+    """
+    failures = []
+    for path, name in jobs.items():
         try:
             _discard(path, program)
         except Refused as refused:
-            troubles.append(refused)
+            failures.append(refused)
         else:
             if not quiet:
-                print(f"discarded {told}", flush=True)
-    for trouble in troubles[:-1]:
-        tell(program, trouble)
-    if troubles:
-        raise troubles[-1] if len(troubles) == len(jobs) else NotAllDone(str(troubles[-1]))
+                print(f"discarded {name}", flush=True)
+    for failure in failures[:-1]:
+        tell(program, failure)
+    if failures:
+        raise failures[-1] if len(failures) == len(jobs) else NotAllDone(str(failures[-1]))
 
 
 def _older(age: float) -> dict[bytes, str]:
-    """The jobs on which nobody works, nor has worked for ``age`` seconds, and what to tell of each."""
+    """Return the jobs that are not running and have not been worked on for ``age`` seconds.
+
+    The keys are the jobs' directories, the values their names with source and destination.
+    """
     before = time.time() - age
     return {
         listed.path: f"{name_of(listed.path)}: {way(listed.file)}"

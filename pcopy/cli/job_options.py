@@ -1,7 +1,7 @@
-"""Options on jobs that outlast a run: where they are kept, and how to go on with them, list them, discard them.
+"""Options on stored jobs: where jobs are kept, and how they are resumed, listed, changed and discarded.
 
-Rule: a resumed job copies what it was asked to copy. Options that say how it works may be given anew; those that would
-change what it leaves in the destination are refused by name.
+Rule: a resumed job copies what it was asked to copy at its start. Options on how it works may be given again with other
+values. Options that would change the result in the destination are refused by name.
 """
 
 from __future__ import annotations
@@ -25,21 +25,26 @@ if TYPE_CHECKING:
     from pcopy.tools.arguments import Asked
 
 STORES = ("auto", "pickle", "lmdb")
+"""The values of ``--checkpoint-store``."""
 NO_CHECKPOINT = b"none"
+"""The value of ``--checkpoint`` with which no job is kept."""
 USAGES = (
     *("pcopy --resume [JOB|DIR]", "pcopy --jobs", "pcopy --control JOB WORD..."),
     *("pcopy --discard JOB...", "pcopy --discard --older-than AGE"),
 )
+"""The forms of the command line that act on stored jobs."""
 
 _TELLING = frozenset(("json", "quiet", "verbose", "config", "insecure_links"))
+"""Options on output and configuration, which may be given with any of these commands."""
 _WORDS = "bwlimit=RATE, oplimit=N, active=N, pause, resume"
 _CHANGES: dict[str, Callable[[str], int]] = {"bwlimit": rate, "oplimit": at_least_0, "active": at_least_1}
+"""The converters for the values of ``--control``, by their words."""
 MAY_CHANGE = _TELLING | {
     *("ranks", "archive", "errors", "log", "max_errors", "progress", "progress_interval", "no_sync", "termination"),
     *("bwlimit", "oplimit", "force"),
     *("in_flight", "checkpoint_interval", "checkpoint_store", "spool", "memory", "metrics", "report"),
 }
-"""What may be given with ``--resume``, as names in the namespace: nothing of it shows in the destination."""
+"""Options (attributes of the namespace) that may be given with ``--resume``: they do not affect the copies."""
 
 BESIDE: dict[str, frozenset[str]] = {
     "resume": MAY_CHANGE,
@@ -47,30 +52,32 @@ BESIDE: dict[str, frozenset[str]] = {
     "discard": _TELLING | {"older_than"},
     "control": _TELLING,
 }
+"""Options (attributes of the namespace) that may be given with each command on stored jobs."""
 
 
 def add_job_options(parser: ArgumentParser) -> None:
+    """Add the options on stored jobs to ``parser``."""
     from pcopy.jobs.lifecycle import Keeping
     from pcopy.tools.arguments import ALONE
 
     add = parser.add_argument_group("jobs that go on after an interruption").add_argument
     defaults = Keeping()
     add("--resume", metavar="JOB|DIR", nargs="?", type=taking(_path), const=ALONE, default=None,
-        help="go on with an unfinished job, by name or directory (default: the only one that there is)")  # fmt: skip
+        help="resume an unfinished job, by name or directory (default: the only one)")  # fmt: skip
     add("--jobs", action="store_true",
-        help="list unfinished jobs, and how those that run get on, but not those of --checkpoint DIR")  # fmt: skip
+        help="list unfinished jobs, and the progress of running ones, but not those of --checkpoint DIR")  # fmt: skip
     add("--control", metavar="JOB", type=taking(_path), default=None,
-        help="change a running job, by name or directory: bwlimit=RATE, oplimit=N, active=N (only so many ranks take "
+        help="change a running job, by name or directory: bwlimit=RATE, oplimit=N, active=N (only N ranks take "
         "work), pause, resume; several words at once")  # fmt: skip
     add("--discard", metavar="JOB", nargs="*", action="extend", type=taking(_path), default=None,
         help="remove unfinished jobs, by their names or directories, and their temporary files")  # fmt: skip
     add("--checkpoint", metavar="DIR", type=taking(_path), default=None,
-        help="keep the job in this directory, and go on with a job that is there; none: keep no job "
+        help="store the job in this directory, and resume a job that is stored there; none: store no job "
         "(default: below ~/.local/state/pcopy, or $XDG_STATE_HOME/pcopy)")  # fmt: skip
     add("--checkpoint-interval", metavar="SECONDS", type=taking(seconds), default=defaults.interval,
         help="longest time between two checkpoints (default 60); the first come sooner")  # fmt: skip
     add("--checkpoint-store", choices=STORES, metavar="HOW", default=defaults.store,
-        help="where waiting work is held: auto (default: in memory; what does not fit goes to a database in "
+        help="where waiting work is stored: auto (default: in memory; what does not fit goes to a database in "
         "--spool), pickle (the same with plain files), lmdb (in a database from the start)")  # fmt: skip
     add("--spool", metavar="DIR", type=taking(_path), default=None,
         help="directory on each host for waiting work that does not fit into memory")  # fmt: skip
@@ -79,7 +86,7 @@ def add_job_options(parser: ArgumentParser) -> None:
 
 
 def keeping_of(values: Namespace) -> Keeping:
-    """The meaning of the options on checkpoints; relative paths are taken from the working directory."""
+    """Return the settings on checkpoints. Relative paths are resolved against the working directory."""
     from pcopy.jobs.lifecycle import Keeping
 
     is_named = values.checkpoint not in (None, NO_CHECKPOINT)
@@ -96,9 +103,14 @@ def keeping_of(values: Namespace) -> Keeping:
 def asked_of(
     values: Namespace, operands: Sequence[bytes], words: Sequence[str], make: Callable[[], ArgumentParser]
 ) -> Asked:
-    """What is asked of an older job; ``words`` are the options, read once more by the parser that ``make`` makes.
+    """Return the command on stored jobs that the options give; it is empty if they ask for a copy.
 
-    Raises ``Refused``, naming the option, for whatever cannot be combined.
+    Args:
+        operands: the arguments that are no options.
+        words: the options as they were written.
+        make: makes a new parser, with which ``words`` are parsed again.
+
+    Raise ``Refused``, naming the option, for a combination that is not possible.
     """
     from pcopy.jobs.control import Change
     from pcopy.tools.arguments import Asked
@@ -131,7 +143,10 @@ def asked_of(
 
 
 def change_of(words: Sequence[bytes]) -> Change:
-    """The words of ``--control``; raises ``Refused``."""
+    """Return the changes that the words of ``--control`` ask for.
+
+    Raise ``Refused`` for an unknown word or a contradiction.
+    """
     from pcopy.jobs.control import Change
 
     if not words:
@@ -150,26 +165,30 @@ def change_of(words: Sequence[bytes]) -> Change:
         except ValueError as error:
             raise Refused(f"--control: {shown(os.fsencode(word))}: {error}") from None
         if fields.setdefault(field, meaning) != meaning:
-            raise Refused(f"--control: {shown(os.fsencode(word))}: another word says otherwise; leave one out")
+            raise Refused(f"--control: {shown(os.fsencode(word))}: contradicts another word; leave one of them out")
     return Change(**fields)
 
 
 def _given(words: Sequence[str], parser: ArgumentParser) -> dict[str, str]:
-    """The options in ``words``: names in the namespace, and how each was written."""
+    """Return the options that are given in ``words``: their attributes in the namespace, and how each was spelled.
+
+    ``parser`` is modified and cannot be used afterwards.
+    """
     import argparse
 
     written = {word.partition("=")[0] for word in words}
     spelling: dict[str, str] = {}
-    for action in parser._actions:  # the parser serves only this: what is not given leaves no trace
+    for action in parser._actions:  # without defaults, only options that are given appear in the namespace
         action.default = argparse.SUPPRESS
         if action.dest not in spelling or written.intersection(action.option_strings):
             exact = [option for option in action.option_strings if option in written]
             spelling[action.dest] = (exact or list(action.option_strings))[-1]
     values = vars(parser.parse_known_args(words)[0])
-    return {name: spelling[name] for name in values if name in spelling}  # others are set for options that it lacks
+    return {name: spelling[name] for name in values if name in spelling}  # set_defaults adds names without an option
 
 
 def _path(text: str) -> bytes:
+    """Return ``text`` as bytes. Raise ``ValueError`` if it is empty."""
     if not text:
         raise ValueError("the empty string names nothing")
     return os.fsencode(text)

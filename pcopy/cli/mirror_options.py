@@ -1,4 +1,4 @@
-"""Options that make DST equal to SRC: what the source lacks is deleted there."""
+"""Options that make DST equal to SRC by deleting from DST the items that SRC does not have."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 def add_mirror_options(parser: ArgumentParser) -> None:
+    """Add the options on mirroring and backups to ``parser``."""
     words = "SRC is a directory with a trailing slash, or -T is given"
     add = parser.add_argument_group("mirroring", words).add_argument
     add("--mirror", action="store_true",
@@ -20,31 +21,38 @@ def add_mirror_options(parser: ArgumentParser) -> None:
     add("--delete", action="store_true",
         help="delete from DST what SRC lacks, when all is copied; nothing if anything has failed")  # fmt: skip
     add("--max-delete", metavar="N", type=taking(at_least_0), default=None,
-        help="delete nothing if it were more than N items")  # fmt: skip
+        help="delete nothing if more than N items would have to be deleted")  # fmt: skip
     add("--delete-all", action="store_true",
         help="delete also if SRC is empty, which is refused otherwise: its file system may not be mounted")  # fmt: skip
 
     add("--backup", metavar="DIR",
-        help="move what is replaced or deleted to DIR, at the same path below it (DIR: below DST unless it begins "
-        "with a slash, and on its file system)")  # fmt: skip
+        help="move items that are replaced or deleted to DIR, at the same path below it (DIR: below DST unless it "
+        "begins with a slash, and on its file system)")  # fmt: skip
 
 
 def deletion_of(values: Namespace, paths: tuple[bytes, ...], program: str) -> dict[str, Any]:
-    """What these options mean, as fields of ``Options``, to a ``program`` that may mean one of them by its name; raises
-    ``Refused``."""
+    """Return the values of these options as fields of ``Options``.
+
+    ``program`` is the program's name: ``psync`` mirrors by default, so that messages name it instead of an option.
+    Raise ``Refused`` for options without effect and for contradictions.
+    """
     delete = values.delete or values.mirror
-    asked = "--mirror" if values.mirror else "--delete"
+    option_name = "--mirror" if values.mirror else "--delete"
     if program != "pcopy":
-        asked = program
+        option_name = program
     for given, option in ((values.max_delete is not None, "--max-delete"), (values.delete_all, "--delete-all")):
         if given and not delete:
             raise Refused(f"{option} is for --delete and --mirror: give one of these, too; see pcopy --help")
     if values.mirror and values.existing not in (None, "changed"):
         raise Refused(f"--mirror means --existing changed: leave out --existing {values.existing}, or write --delete")
     if delete and len(paths) > 2:
-        raise Refused(f"{asked} takes one SRC: what one lacks another may have; mirror them one after the other")
+        raise Refused(
+            f"{option_name} takes one SRC: an item that one SRC lacks may be in another; mirror them one by one"
+        )
     if delete and values.files_from is not None:
-        raise Refused(f"{asked} cannot be given with --files-from, which does not tell what SRC lacks: leave one out")
+        raise Refused(
+            f"{option_name} cannot be given with --files-from, which does not show what SRC lacks: leave one out"
+        )
     if values.backup == "":
         raise Refused("--backup: the empty string names no directory; see pcopy --help")
     if values.backup is not None and values.inplace:

@@ -1,6 +1,7 @@
-"""Options that do not exist, but that people write out of habit or by a slip: what pcopy says of them.
+"""Advice on options that do not exist, but that users of similar programs write out of habit or mistype.
 
-Rule: nothing is guessed, and nothing is done that was not asked for; the line says what was meant, perhaps.
+Rule: a program never guesses what was meant and never does what was not asked for. The message says what may have been
+meant.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from pcopy.named import NamedTuple
 from pcopy.text import shown
 
 _THE_DEFAULT = "pcopy does that by default; leave it out"
-_GOES_ON = "what was stopped goes on with pcopy --resume; leave it out"
+_GOES_ON = "pcopy --resume continues an interrupted copy; leave it out"
 _KEEPS = "write --existing skip"
-_TELLS = "write --progress, or -v; the summary comes by itself"
+_TELLS = "write --progress, or -v; the summary is printed by default"
 _REACHES_NONE = "pcopy reaches no other hosts: mount their file system here, or use rsync"
 
 HABITS: Mapping[str, str] = {
     **dict.fromkeys(("--links", "--perms", "--times", "--atimes", "-U", "--owner", "--group"), _THE_DEFAULT),
     **dict.fromkeys(("--devices", "--specials", "--hard-links", "--acls", "--xattrs"), _THE_DEFAULT),
     **dict.fromkeys(("--no-dereference", "--numeric-ids", "--whole-file", "-W", "--human-readable"), _THE_DEFAULT),
-    "-z": "pcopy does not compress for the way; leave it out; --compress zstd writes compressed files",
+    "-z": "pcopy does not compress during transfer; leave it out; --compress zstd writes compressed files",
     **dict.fromkeys(("--partial", "--partial-dir", "--append", "--append-verify"), _GOES_ON),
     **dict.fromkeys(("--no-clobber", "--ignore-existing", "--skip-existing"), _KEEPS),
     **dict.fromkeys(("--info", "--stats"), _TELLS),
@@ -50,15 +51,15 @@ HABITS: Mapping[str, str] = {
     **dict.fromkeys(("--stripe-count", "--stripe-size"), "write --stripe COUNT[:SIZE]"),
     "--pool": "copies have the pool of their source, or with --stripe inherit that of the directory",
     "-f": "existing files are replaced by default; leave it out",
-    "-i": f"pcopy asks nothing; to keep what is there, {_KEEPS}; to list items as rsync does, write -vv",
+    "-i": f"pcopy asks nothing; to keep existing files, {_KEEPS}; to list items as rsync does, write -vv",
     "--itemize-changes": "write -vv",
     "--log-file": "write --log FILE",
     "-j": "write -n N",
     "-V": "write --version",
     "--from": "write --files-from LIST",
-    "--null": "write --from0, beside --files-from LIST",
+    "--null": "write --from0 together with --files-from LIST",
     "--zstd": "write --compress zstd",
-    "--delete-excluded": "what a filter excludes is never deleted; remove that by prm",
+    "--delete-excluded": "items that a filter excludes are never deleted; remove them with prm",
     **dict.fromkeys(
         ("--remove-source-files", "--move"), "pcopy removes no source; compare (pverify SRC DST), then prm SRC"
     ),
@@ -72,11 +73,11 @@ HABITS: Mapping[str, str] = {
         ("--link-dest", "--copy-dest", "--compare-dest"), "copies share nothing with other copies: use rsync"
     ),
 }
-"""Options of cp, rsync and others, and what is said of them."""
+"""Options of cp, rsync and other programs, with the advice for each."""
 
 
 class Unknown(NamedTuple):
-    """What a program says of options that it does not have."""
+    """The advice of one program on options that it does not have."""
 
     program: str
     habits: Mapping[str, str]
@@ -86,12 +87,12 @@ OF_PCOPY = Unknown("pcopy", HABITS)
 OF_PSYNC = Unknown(
     "psync",
     {
-        **{option: said.replace("pcopy", "psync") for option, said in HABITS.items()},
-        "-z": "psync does not compress for the way; leave it out; pcopy --compress zstd writes compressed files",
+        **{option: advice.replace("pcopy", "psync") for option, advice in HABITS.items()},
+        "-z": "psync does not compress during transfer; leave it out; pcopy --compress zstd writes compressed files",
         "--compress": "psync makes trees equal; pcopy --compress zstd SRC DST writes compressed files",
         **dict.fromkeys(
             ("--files-from", "--from", "-0", "--from0", "--null"),
-            "a list does not tell what SRC lacks, which psync would delete; write pcopy --files-from LIST SRC DST",
+            "a list does not show what SRC lacks, which psync would delete; write pcopy --files-from LIST SRC DST",
         ),
         "--decompress": "psync makes trees equal; pcopy --decompress SRC DST writes decompressed files",
     },
@@ -116,13 +117,13 @@ OF_PVERIFY = Unknown(
         "--size-only": "write --compare size",
         **dict.fromkeys(("--check", "--status"), "name the signature's file alone: pverify SIGNATURE PATH"),
         **dict.fromkeys(("-s", "--report-identical-files"), "write --compare LIST --output common:FILE"),
-        **dict.fromkeys(("-N", "--new-file"), "what one side lacks is told by default; leave it out"),
+        **dict.fromkeys(("-N", "--new-file"), "items that only one side has are listed by default; leave it out"),
     },
 )
 
 _LISTS = {
     "--files-from": "write --from LIST, as pwalk writes it",
-    "--from0": "write -0, beside --from LIST",
+    "--from0": "write -0 together with --from LIST",
 }
 
 OF_PRM = Unknown(
@@ -187,7 +188,7 @@ OF_PBCAST = Unknown(
         **dict.fromkeys(("-r", "-R", "--recursive", "-a"), "pbcast sends files; pack a directory with ptar first"),
         **dict.fromkeys(("-p", "--preserve"), "pbcast does that by default; leave it out"),
         **dict.fromkeys(("-f", "--force"), "existing files are replaced by default; leave it out"),
-        **dict.fromkeys(("-C", "--compress", "-z"), "nothing is compressed on the way; leave it out"),
+        **dict.fromkeys(("-C", "--compress", "-z"), "nothing is compressed during transfer; leave it out"),
         **dict.fromkeys(("-F", "--fanout", "-s", "--size", "-t"), "pbcast chooses that; leave it out"),
         **dict.fromkeys(("--exclude", "--include"), "pbcast sends what is named; leave it out"),
     },
@@ -211,9 +212,9 @@ OF_PDBENCH = Unknown(
     },
 )
 
-_REPLACES = "what is there is replaced by default; leave it out"
-_STAYS = "what is there is replaced; unpack elsewhere"
-_OF_TAR = "ptar has none of that; use tar"
+_REPLACES = "existing files are replaced by default; leave it out"
+_STAYS = "existing files are replaced; unpack elsewhere"
+_OF_TAR = "ptar has no such option; use tar"
 
 _RARE_IN_TAR = (
     *("-B", "-F", "-H", "-K", "-R", "-l", "--block-number", "--bzip", "--check-device", "--check-links"),
@@ -232,9 +233,9 @@ OF_PTAR = Unknown(
         **dict.fromkeys(("-r", "--append", "-u", "--update", "-A", "--catenate", "--concatenate", "--delete"),
             "ptar makes archives anew; use tar"),
         **dict.fromkeys(("-j", "--bzip2", "-J", "--xz", "--lzma", "-Z", "--compress", "--lzip", "--lzop"),
-            "use tar, which starts that program; or write -z or --zstd"),
+            "use tar, which runs that program; or write -z or --zstd"),
         **dict.fromkeys(("-I", "--use-compress-program", "--lz4"),
-            "write -z or --zstd, or use tar, which starts that program"),
+            "write -z or --zstd, or use tar, which runs that program"),
         "-X": "write --exclude-from FILE",
         **dict.fromkeys(("--exclude-vcs", "--exclude-caches", "--exclude-backups", "--exclude-tag", "--exclude-ignore",
             "--exclude-vcs-ignores", "--exclude-caches-all", "--exclude-caches-under", "--exclude-ignore-recursive",
@@ -244,31 +245,31 @@ OF_PTAR = Unknown(
         **dict.fromkeys(("--no-wildcards", "--anchored", "--no-ignore-case", "--no-wildcards-match-slash"),
             "MEMBERs are names by default; leave it out"),
         **dict.fromkeys(("-d", "--diff", "--compare"), "unpack it, and compare with pverify A B"),
-        **dict.fromkeys(("-W", "--verify"), "write --signature FILE, and prove it: ptar -t --signature"),
+        **dict.fromkeys(("-W", "--verify"), "write --signature FILE, and check it later with ptar -t --signature"),
         **dict.fromkeys(("-k", "--keep-old-files", "--skip-old-files", "--keep-newer-files", "--backup"), _STAYS),
         **dict.fromkeys(("--overwrite", "--overwrite-dir", "--unlink-first", "-U"), _REPLACES),
         "--one-top-level": "make a directory, and write -C DIR",
-        "--recursive-unlink": "what is in a directory that is there stays; use prm first",
-        **dict.fromkeys(("--no-overwrite-dir", "--keep-directory-symlink"), "use tar: directories get what the archive "
-            "tells, and nothing is reached through a symbolic link"),
+        "--recursive-unlink": "existing directories keep their contents; use prm first",
+        **dict.fromkeys(("--no-overwrite-dir", "--keep-directory-symlink"), "use tar: directories get the metadata "
+            "of the archive, and nothing is reached through a symbolic link"),
         "--delay-directory-restore": "directories get their metadata last by default; leave it out",
         **dict.fromkeys(("-P", "--absolute-names"), "names never lead out of DIR; write -C DIR"),
         **dict.fromkeys(("-h", "--dereference"), "symbolic links are archived as such"),
         **dict.fromkeys(("--gunzip", "--ungzip"), "write -z; -x and -t need no option"),
         **dict.fromkeys(("-a", "--auto-compress", "--no-auto-compress"),
-            "the name says nothing here: write -z or --zstd"),
+            "the archive's name has no effect: write -z or --zstd"),
         **dict.fromkeys(("-O", "--to-stdout", "--to-command"), "ptar unpacks into directories; use tar"),
-        **dict.fromkeys(("--owner", "--group", "--mode", "--mtime"), "members are as the files are; use tar"),
+        **dict.fromkeys(("--owner", "--group", "--mode", "--mtime"), "members have their files' metadata; use tar"),
         **dict.fromkeys(("-m", "--touch"), "times are those of the archive; use tar"),
         **dict.fromkeys(("-o", "--no-same-owner"), "owners are those of the archive, if you may give them: unpack it "
             "as the user who is to own it, or write pchmod --owner USER afterwards"),
         "--no-same-permissions": "modes are those of the archive; write pchmod MODE afterwards",
         **dict.fromkeys(("--xattrs-include", "--selinux"), "all are kept by default; leave it out"),
         **dict.fromkeys(("--no-xattrs", "--no-acls", "--xattrs-exclude", "--hard-dereference"), _OF_TAR),
-        **dict.fromkeys(("--transform", "--xform", "-s"), "names stay, but for --strip-components N; use tar"),
+        **dict.fromkeys(("--transform", "--xform", "-s"), "names change only by --strip-components N; use tar"),
         "--remove-files": "ptar removes nothing: compare with pverify first, then prm",
         "--from": "write -T LIST",
-        "--from0": "write --null, beside -T LIST",
+        "--from0": "write --null together with -T LIST",
         **dict.fromkeys(("--verbatim-files-from", "--recursion", "--no-null", "--no-unquote", "--seek"),
             "that is the default; leave it out"),
         "--no-recursion": "a directory is archived with all that is in it; list its files with -T",
@@ -276,7 +277,7 @@ OF_PTAR = Unknown(
         **dict.fromkeys(("-g", "--listed-incremental", "-G", "--incremental"), "write --newer-than WHEN; or use tar"),
         "--add-file": "name it as a PATH, or list it with -T",
         "--index-file": "write > FILE",
-        "--quoting-style": "names are shown escaped; --json tells them exactly",
+        "--quoting-style": "names are shown escaped; --json has them exactly",
         **dict.fromkeys(("-M", "--multi-volume", "-L", "--tape-length", "--label", "-i", "--ignore-zeros"), _OF_TAR),
         **dict.fromkeys(_RARE_IN_TAR, _OF_TAR),
         **dict.fromkeys(("-b", "--blocking-factor", "--record-size"), "records have 20 blocks, as tar's; leave it out"),
@@ -284,8 +285,8 @@ OF_PTAR = Unknown(
         **dict.fromkeys(("-w", "--interactive", "--confirmation"),
             "ptar asks nothing; leave it out, or write --dry-run"),
         **dict.fromkeys(("--ignore-failed-read", "--warning", "--force-local", "--atime-preserve", "--posix"),
-            "nothing like it is needed; leave it out"),
-        **dict.fromkeys(("--utc", "--full-time"), "write TZ=UTC before the command; --json tells nanoseconds"),
+            "ptar does not need such an option; leave it out"),
+        **dict.fromkeys(("--utc", "--full-time"), "write TZ=UTC before the command; --json has nanoseconds"),
         **dict.fromkeys(("--occurrence",), "of several members of one name the last one counts; leave it out"),
         "-V": "write --version",
     },
@@ -304,12 +305,12 @@ OF_PWALK = Unknown(
         **dict.fromkeys(("-O1", "-O2", "-O3", "-D"), "pwalk has no levels of optimization; leave it out"),
         "--text": "write --output FILE.txt",
         "--input": "write --from LIST",
-        "--max-depth": "write -maxdepth N, behind PATH",
+        "--max-depth": "write -maxdepth N after PATH",
         "--threads": "write -n N",
-        **dict.fromkeys(("--apparent-size", "-b", "-s"), "write --summary, which tells sizes and what is allocated"),
+        **dict.fromkeys(("--apparent-size", "-b", "-s"), "write --summary, which shows sizes and allocated space"),
         **dict.fromkeys(("--lite", "-l"), "write --fields none"),
-        **dict.fromkeys(("-p", "--print", "--name", "--type", "--size"), "write it as for find, with one dash"),
-        "--distribution": "write --summary, which tells sizes and ages",
+        **dict.fromkeys(("-p", "--print", "--name", "--type", "--size"), "write it with one dash, as for find"),
+        "--distribution": "write --summary, which shows sizes and ages",
         "--csv": "write --output FILE.csv",
         **_LISTS,
     },
@@ -317,15 +318,22 @@ OF_PWALK = Unknown(
 
 
 def refuse_unknown(asked: Unknown, others: Sequence[str], known: Collection[str]) -> None:
-    """Raises ``Refused`` for the first option among ``others``, what argparse has not understood."""
+    """Raise ``Refused`` for the first option among ``others``, the words that argparse did not recognise.
+
+    ``known`` are the program's own options, among which a similar one is looked for.
+    """
     for word in others:
         if word.startswith("-") and word != "-":
             raise _unknown_option(asked, word, known)
 
 
 def refuse_letters(asked: Unknown, words: Sequence[str], flags: str, valued: str) -> None:
-    """Raises ``Refused`` for a word of letters that may stand together, ``flags``, and one that is no option. What
-    follows a letter that is ``valued`` is its value."""
+    """Raise ``Refused`` for a bundle of single-letter options that contains an unknown letter.
+
+    Args:
+        flags: the letters that may stand in a bundle, as in ``-arv``.
+        valued: the letters of options that take a value; the text after such a letter is its value.
+    """
     for word in words:
         rest = word[1:].lstrip(flags)
         if word[:1] == "-" and rest not in ("", word[1:]) and rest[0] not in valued:
@@ -333,6 +341,7 @@ def refuse_letters(asked: Unknown, words: Sequence[str], flags: str, valued: str
 
 
 def _unknown_option(asked: Unknown, word: str, known: Collection[str]) -> Refused:
+    """Return the error for an option that the program does not have: the advice for it, or the most similar option."""
     option = word.partition("=")[0]
     advice = f"see {asked.program} --help"
     if option in asked.habits:
@@ -346,7 +355,7 @@ def _unknown_option(asked: Unknown, word: str, known: Collection[str]) -> Refuse
 
 
 def with_nearest(message: str) -> str:
-    """A message of argparse; of a word that is none of some, the nearest is named."""
+    """Return a message of argparse; if it is about an invalid choice, name the most similar valid one."""
     found = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", message)
     if found is None:
         return message
@@ -355,7 +364,7 @@ def with_nearest(message: str) -> str:
 
 
 def named_nearest(word: str, choices: Collection[str], dashes: str = "") -> str:
-    """What is said at the end of a line on ``word``, which is none of the ``choices``; empty if none is like it."""
+    """Return the end of a message that names the most similar of ``choices``; empty if none is similar to ``word``."""
     from pcopy.jobs.meant import nearest
 
     near = nearest(word, choices)
@@ -363,6 +372,7 @@ def named_nearest(word: str, choices: Collection[str], dashes: str = "") -> str:
 
 
 def _unknown_letter(asked: Unknown, letter: str, word: str) -> Refused:
+    """Return the error for a letter that the program does not have, in the bundle ``word``."""
     what = asked.habits.get(f"-{letter}", "an unknown option")
     name, together = (shown(os.fsencode(part)) for part in (letter, word))
     return Refused(f"-{name} in {together}: {what}; see {asked.program} --help")

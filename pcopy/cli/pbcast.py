@@ -1,4 +1,4 @@
-"""The command ``pbcast``: the same files to a directory of each host of a launcher."""
+"""The program ``pbcast``: copies the same files to a directory on each host of an MPI job."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 
 
 class Pbcast(Program):
+    """The command line of ``pbcast``."""
+
     letters = "qvh"
     unknown = OF_PBCAST
     usage = "pbcast [options] FILE... DIR"
     description = """\
 Copies each FILE to the directory DIR of every host of an MPI job, which may
 be a local one such as /tmp. Rank 0 reads it once, and the hosts pass it on to
-each other. A file gets its name on a host when its contents are whole there.
+each other. A file gets its name on a host when it is complete there.
 """
     examples = """\
 examples:
@@ -52,7 +54,7 @@ exit status:
         if b"" in paths:
             raise Refused("a path is the empty string: name a file")
         if values.no_sync and values.fsync:
-            raise Refused("--fsync brings each file to storage, --no-sync nothing: leave one out")
+            raise Refused("--fsync writes each file to stable storage, --no-sync does not: leave one out")
         refuse_what_names_no_file(values, "errors", directories=False)
         *files, directory = paths
         return BroadcastArguments(
@@ -67,14 +69,16 @@ exit status:
         )
 
     def add_options(self, parser: ArgumentParser) -> None:
-        how = parser.add_argument_group("how it works")
+        how = parser.add_argument_group("operation")
         how.add_argument("--dry-run", action="store_true",
-            help="look whether each host has DIR, and room in it; write nothing")  # fmt: skip
+            help="check that each host has DIR and enough free space in it; write nothing")  # fmt: skip
         how.add_argument("--no-sync", action="store_true",
-            help="success does not wait until the files are on storage of each host")  # fmt: skip
-        how.add_argument("--fsync", action="store_true", help="bring each file to storage before it gets its name")
+            help="do not wait until the files are on stable storage of each host")  # fmt: skip
+        how.add_argument(
+            "--fsync", action="store_true", help="write each file to stable storage before it gets its name"
+        )
         how.add_argument("--bwlimit", metavar="RATE", type=taking(rate), default=0,
-            help="bytes a second that each host gets at most: a SIZE, as in 500M (default: no limit)")  # fmt: skip
+            help="bytes per second that each host receives: a SIZE, as in 500M (default: no limit)")  # fmt: skip
         add_termination(how)
         add_told(parser)
 

@@ -1,4 +1,4 @@
-"""The command ``pchmod``: changes modes, owners and ACLs of trees with many processes at once."""
+"""The program ``pchmod``: changes modes, owners and ACLs of directory trees with many processes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from pcopy.tools.arguments import ChangeArguments
 
 _NOBODY = (-1, -1)
+"""The user and group ID for "not given"."""
 
 
 class Pchmod(TreeProgram):
+    """The command line of ``pchmod``."""
+
     letters = "Rqvh0"
     unknown = OF_PCHMOD
     usage = """\
@@ -35,7 +38,7 @@ pchmod [options] MODE PATH...
     description = """\
 Gives files and whole directory trees other modes, owners, groups and ACLs, as
 chmod -R, chown -hR and setfacl -R do. Only what differs is changed. Symbolic
-links in a tree are not followed: they have no mode, and their owner is their own.
+links in a tree are not followed: --owner changes the link itself.
 """
     examples = """\
 examples:
@@ -46,8 +49,8 @@ examples:
   mpiexec -n 16 pchmod --acl-from /data/run6 /data/run7
 
 exit status:
-  0 all is as it should be; 1 something failed; 2 refused, nothing was changed;
-  70 internal error; 75 stopped early: the same command goes on
+  0 all items are as requested; 1 some failed; 2 refused, nothing was changed;
+  70 internal error; 75 stopped early: the same command continues
 """
 
     def command(self) -> Command:
@@ -86,16 +89,21 @@ exit status:
 
 
 class _Meant(NamedTuple):
-    """A mode, and the paths that get it."""
+    """The mode to set (empty for none), and the paths that get it."""
 
     mode: str
     paths: tuple[bytes, ...]
 
 
 def _mode_and_paths(values: Namespace, paths: tuple[bytes, ...]) -> _Meant:
-    """Raises ``Refused``. Beside an owner or an ACL the first word is a mode only if it can be nothing else."""
+    """Return the mode and the paths, which may both be among the operands ``paths``. Raise ``Refused`` if there is no
+    mode.
+
+    With ``--owner``, ``--group`` or ``--acl-from``, the mode may be missing: the first operand is one only if it is a
+    valid mode and no file of that name exists.
+    """
     if values.mode is not None and values.reference is not None:
-        raise Refused("--mode and --reference both say which mode: leave one out")
+        raise Refused("--mode and --reference both set the mode: leave one out")
     if values.reference is not None:
         with _path_descriptor("--reference", values.reference) as descriptor:
             return _Meant(f"{stat.S_IMODE(os.fstat(descriptor).st_mode):05o}", paths)
@@ -115,12 +123,12 @@ def _mode_and_paths(values: Namespace, paths: tuple[bytes, ...]) -> _Meant:
         return _Meant("", paths)
     if os.path.lexists(paths[0]):
         name = shown(paths[0])
-        raise Refused(f"{name}: is a mode, and a path that is there; write --mode {name} or ./{name}")
+        raise Refused(f"{name}: is a mode, and also an existing path; write --mode {name} or ./{name}")
     return _Meant(first, paths[1:])
 
 
 def _what_to_write(paths: tuple[bytes, ...]) -> str:
-    """Instead of ``paths``, of which the first one is no mode."""
+    """Return advice on how to correct ``paths``, the first of which is not a mode."""
     first, *others = map(os.fsdecode, paths)
     mode = next(filter(_is_mode, others), None)
     if mode is not None:
@@ -131,6 +139,7 @@ def _what_to_write(paths: tuple[bytes, ...]) -> str:
 
 
 def _is_mode(text: str) -> bool:
+    """Return True if ``text`` is a mode as chmod(1) takes it, octal or symbolic."""
     from pcopy.fsio.modes import parse_mode
 
     try:
@@ -142,7 +151,7 @@ def _is_mode(text: str) -> bool:
 
 @contextmanager
 def _path_descriptor(option: str, file: str) -> Iterator[int]:
-    """Open the file of an option, only to read its metadata. Raises ``Refused``."""
+    """Open the file that an option names with O_PATH, only to read its metadata. Raise ``Refused`` if that fails."""
     from pcopy.fsio.named_file import path_descriptor
 
     path = os.fsencode(file)
@@ -156,9 +165,10 @@ def _path_descriptor(option: str, file: str) -> Iterator[int]:
 
 
 def _acls_of(file: str | None) -> tuple[bytes, bytes]:
-    """The access ACL of a file, and the default ACL, as extended attributes have them; empty where none is wanted.
+    """Return the access ACL and the default ACL of ``file``, as values of extended attributes.
 
-    Raises ``Refused``.
+    Without an access ACL, the one that corresponds to the file's mode is returned; without a default ACL, an empty
+    value. Both are empty if ``file`` is None. Raise ``Refused`` if they cannot be read.
     """
     if file is None:
         return b"", b""
@@ -175,13 +185,13 @@ def _acls_of(file: str | None) -> tuple[bytes, bytes]:
                 found[name] = os.getxattr(handle_of(descriptor), name)
             except OSError as error:
                 if error.errno != errno.ENODATA:
-                    why = f"cannot be asked for its ACL: {error.strerror}"
+                    why = f"cannot read its ACL: {error.strerror}"
                     raise Refused(f"--acl-from {shown(os.fsencode(file))}: {why}") from None
     return found[ACCESS_ACL], found[DEFAULT_ACL]
 
 
 def _group(text: str) -> int:
-    """Raises ``ValueError``."""
+    """Return the ID of the group ``text``. Raise ``ValueError`` if there is no such group."""
     return parse_owner(f":{text}")[1]
 
 

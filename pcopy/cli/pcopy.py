@@ -1,4 +1,4 @@
-"""The command ``pcopy``: its command line, what that means, and what is asked of jobs that there are."""
+"""The program ``pcopy``: its options, the job that they describe, and the commands on stored jobs."""
 
 from __future__ import annotations
 
@@ -50,13 +50,16 @@ _OF_FILES = (
     "files-from",
     "checkpoint",
 )
+"""Options whose values are files, so that an existing path as the value is no sign of a mistake."""
 
 
 class Pcopy(Program):
+    """The command line of ``pcopy``."""
+
     letters = f"aRrLxTuqvh{ARCHIVE}"
     unknown = OF_PCOPY
     operands = "pcopy [options] SRC... DST"
-    """The usage that is meant most often."""
+    """The most frequent form of the command line."""
     usage = "\n       ".join((operands, *USAGES))
     description = """\
 Copies files and directory trees faithfully, with several processes at once.
@@ -78,7 +81,9 @@ exit status:
 """
 
     def answer(self, words: Sequence[str]) -> str | None:
-        """Also what is asked of the jobs that there are."""
+        """Return the text to print if no ranks are needed, as for the commands on stored jobs; None if ranks are
+        needed.
+        """
         if (text := super().answer(words)) is not None:
             return text
         if not any(word == "--jobs" or word.startswith(("--discard", "--control")) for word in words):
@@ -103,7 +108,11 @@ exit status:
         return Command(Copy(self.name), lambda words: self.parse(words, partial(prepare, words)))
 
     def configurable(self, given: Collection[str]) -> Collection[str] | None:
-        """A job goes on as it began, and what is asked of stored jobs copies nothing."""
+        """Return the options that files may set.
+
+        A resumed job keeps its own options, and a command on stored jobs copies nothing: with these, only few options
+        may be set.
+        """
         return next((may - {"older_than"} for mode, may in BESIDE.items() if mode in given), None)
 
     def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> CopyArguments:
@@ -119,8 +128,8 @@ exit status:
         elif not paths:
             raise Refused(f"SRC and DST are missing: {self.operands}{self._taken(words)}; see pcopy --help")
         elif len(paths) == 1:
-            taken = self._taken(words) or _in_one_word(paths[0])
-            raise Refused(f"DST is missing after {shown(paths[0])}: {self.operands}{taken}; see pcopy --help")
+            hint = self._taken(words) or _in_one_word(paths[0])
+            raise Refused(f"DST is missing after {shown(paths[0])}: {self.operands}{hint}; see pcopy --help")
         telling, existing = telling_of(values), _existing(values)
         return CopyArguments(
             sources=paths[:-1],
@@ -174,7 +183,10 @@ exit status:
         )
 
     def _taken(self, words: Sequence[str]) -> str:
-        """Which option has taken what is a path, perhaps, for its value."""
+        """Return a hint for a message about a missing path; empty if there is none.
+
+        The hint names the option whose value is an existing path, which may have been meant as SRC or DST.
+        """
         from pcopy.cli.configuration import given
 
         for option in given(words, self.parser()):
@@ -184,8 +196,9 @@ exit status:
         return ""
 
     def add_options(self, parser: ArgumentParser) -> None:
+        """Add the options of ``pcopy`` to ``parser``, by groups of the help."""
         add_everyday(parser, self.name)
-        older = "only files that have not changed since; with --discard: jobs on which nobody has worked for so long"
+        older = "only files that have not changed since; with --discard: jobs that no run has worked on since"
         self.add_list(add_filters(parser, done="copied", older=older))
         add_mirror_options(parser)
         self.add_recoding(parser)
@@ -197,16 +210,20 @@ exit status:
         add_lustre(parser)
 
     def add_list(self, group: Any) -> None:
-        """Adds to a group of the parser what names a list of paths."""
+        """Add the options that name a list of paths to a group of options."""
         add = group.add_argument
         add("--files-from", metavar="FILE", help="copy what FILE lists (-: standard input), a path below SRC on each "
             "line, and the directories that lead there; a directory that is listed is copied whole")  # fmt: skip
         add("-0", "--from0", dest="nul_separated", action="store_true",
             help="paths in --files-from end with a NUL, as find -print0 writes them")  # fmt: skip
-        group._has_negative_number_optionals.clear()  # for argparse, -1 would be no value any more
+        # Because of -0, argparse would take a value such as -1 for an option.
+        group._has_negative_number_optionals.clear()
 
     def add_recoding(self, parser: ArgumentParser) -> None:
-        add = parser.add_argument_group("compressing", "regular files are made anew, under another name").add_argument
+        """Add the options that compress and decompress files."""
+        add = parser.add_argument_group(
+            "compressing", "regular files are written in another form, under another name"
+        ).add_argument
         add("--compress", metavar="HOW", type=taking(compression), default=None,
             help="write each regular file NAME as NAME.zst, which zstd -d reads; HOW: zstd, or zstd:LEVEL (1 to 22, "
             "default 3)")  # fmt: skip
@@ -214,6 +231,7 @@ exit status:
 
 
 def _in_one_word(path: bytes) -> str:
+    """Return a hint if ``path`` seems to be SRC and DST in one pair of quotes; else an empty text."""
     first, space, _ = path.partition(b" ")
     if space and os.path.lexists(first) and not os.path.lexists(path):
         return " (SRC and DST are in one pair of quotes: quote each of them)"
@@ -221,29 +239,32 @@ def _in_one_word(path: bytes) -> str:
 
 
 def _hash(values: Namespace) -> str:
-    """The algorithm, empty for none; raises ``Refused`` where one is needed and was refused."""
-    wanting = [name for name in ("signature", "manifest", "verify", "repair") if getattr(values, name)]
-    if values.hash == "none" and wanting:
-        raise Refused(f"--{wanting[0]} needs digests, which --hash none leaves out; see pcopy --help")
+    """Return the digest algorithm of the copy, empty for none. Raise ``Refused`` if one is needed and was excluded."""
+    dependent = [name for name in ("signature", "manifest", "verify", "repair") if getattr(values, name)]
+    if values.hash == "none" and dependent:
+        raise Refused(f"--{dependent[0]} needs digests, which --hash none leaves out; see pcopy --help")
     if values.no_sync and (values.verify or values.repair):
-        raise Refused("--verify reads back from storage, where --no-sync leaves nothing: leave one out")
+        raise Refused("--verify reads copies back from storage, and --no-sync does not write them there: leave one out")
     if values.hash in (None, "none"):
-        return DEFAULT_ALGORITHM if wanting else ""
+        return DEFAULT_ALGORITHM if dependent else ""
     return str(values.hash)
 
 
 def _existing(values: Namespace) -> str:
-    """The policy; contents are compared where size and time would be otherwise. Raises ``Refused``."""
-    asked = values.existing
+    """Return the policy for existing files. Raise ``Refused`` if ``--checksum`` contradicts it.
+
+    ``--checksum`` means the policy "changed", with a comparison of contents instead of size and time.
+    """
+    policy = values.existing
     if not values.checksum:
-        return str(asked or ("changed" if values.mirror else Options().existing))
-    if asked not in (None, "changed"):
-        raise Refused(f"--checksum decides by contents, --existing {asked} does not: leave one out; see pcopy --help")
+        return str(policy or ("changed" if values.mirror else Options().existing))
+    if policy not in (None, "changed"):
+        raise Refused(f"--checksum decides by contents, --existing {policy} does not: leave one out; see pcopy --help")
     return "changed"
 
 
 def _is_sequential(values: Namespace, existing: str) -> bool:
-    """Return True with ``--inplace=sequential``. Raise ``Refused`` if it cannot be combined with the policy."""
+    """Return True with ``--inplace=sequential``. Raise ``Refused`` if it contradicts the policy for existing files."""
     if values.inplace != "sequential":
         return False
     if existing in KEEPING:
@@ -252,7 +273,10 @@ def _is_sequential(values: Namespace, existing: str) -> bool:
 
 
 def _list_named(values: Namespace, words: Sequence[str], make: Callable[[], ArgumentParser]) -> bytes:
-    """The file, from the root; ``make`` makes the parser of the words. Raises ``Refused``."""
+    """Return the absolute path of the file of ``--files-from``, ``-`` for standard input, or an empty path for no list.
+
+    ``make`` makes a new parser, with which ``words`` are parsed again. Raise ``Refused`` if the list cannot be used.
+    """
     name = values.files_from
     if name is None:
         if values.nul_separated:
@@ -266,7 +290,10 @@ def _list_named(values: Namespace, words: Sequence[str], make: Callable[[], Argu
 
 
 def _recoding(values: Namespace, existing: str) -> dict[str, Any]:
-    """What ``--compress`` and ``--decompress`` mean; raises ``Refused``."""
+    """Return the values of ``--compress`` and ``--decompress`` as fields of ``Options``.
+
+    Raise ``Refused`` for contradictions.
+    """
     if values.compress is None and not values.decompress:
         return {}
     from pcopy.cli.recode_options import recoding_of
@@ -275,7 +302,11 @@ def _recoding(values: Namespace, existing: str) -> dict[str, Any]:
 
 
 def _preserved(wishes: Sequence[tuple[str, Sequence[str]]]) -> Preserve:
-    """``wishes`` in order: the first ``preserve`` replaces the default, later ones add, ``no_preserve`` subtracts."""
+    """Return the attributes to preserve.
+
+    ``wishes`` are the values of ``--preserve`` and ``--no-preserve``, in order: the first ``preserve`` replaces the
+    default, later ones add to it, and ``no_preserve`` subtracts.
+    """
     kept = set(ATTRIBUTES)
     replaced = False
     for wish, words in wishes:

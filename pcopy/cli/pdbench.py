@@ -1,4 +1,4 @@
-"""The command ``pdbench``: measures how fast a file system is, with many processes at once."""
+"""The program ``pdbench``: measures the speed of a file system with many processes."""
 
 from __future__ import annotations
 
@@ -20,27 +20,30 @@ if TYPE_CHECKING:
     from pcopy.tools.arguments import BenchArguments
 
 TESTS = ("create", "stat", "open", "readdir", "rename", "unlink", "write", "read")
+"""The measurements that ``--tests`` can select."""
 FILES, SIZE, SECONDS, REPEATS = 10_000, 32 << 20, 0.1, 3
-"""Of each rank, and of each measurement: with them a run takes less than a minute."""
+"""Defaults of ``--files``, ``--size``, ``--time`` and ``--repeat``: with them, a run takes less than a minute."""
 BLOCKS = (64 << 10, 1 << 20, 8 << 20)
-"""Of one write or read: a small one, a middling one as pcopy's, and a large one."""
+"""The default sizes of one write or read, in bytes: a small one, a medium one as pcopy's own, and a large one."""
 IN_FLIGHT = 16
-"""The most operations under way that are tried: more gain little where these do not."""
+"""The default maximum of operations in flight per process. More gain little where this number does not."""
 _PAGE = 4096
-"""Direct I/O wants whole ones."""
+"""The size of a page, in bytes. Direct I/O requires multiples of it."""
 
 
 class Pdbench(Program):
+    """The command line of ``pdbench``."""
+
     letters = "qvh"
     unknown = OF_PDBENCH
     usage = "pdbench [options] DIR"
     description = """\
 Measures the file system that DIR lies on: how many files a second it creates,
-looks at, opens, lists, renames and removes, in one directory and in several,
+examines, opens, lists, renames and removes, in one directory and in several,
 and how fast it writes and reads a file for each rank, and one file for all;
 with 1, 2, 4 and so on up to all ranks, and with several operations in flight.
-Tells which options are fastest. All is done in a directory that is made below
-DIR, and removed at the end.
+Reports which options are fastest. All tests run in a new directory below DIR,
+which is removed at the end.
 """
     examples = """\
 examples:
@@ -78,7 +81,7 @@ exit status:
         if values.direct and any(block % _PAGE for block in values.blocks):
             raise Refused(f"--direct needs blocks of whole pages ({_PAGE} bytes): see --blocks")
         if values.in_flight is not None and values.in_flight > 1 and kernel_name() != "c":
-            raise Refused(f"--in-flight {values.in_flight} needs the kernel in C, which is not in use here")
+            raise Refused(f"--in-flight {values.in_flight} needs the C backend, which is not in use here")
         most = values.in_flight or (IN_FLIGHT if kernel_name() == "c" else 1)
         return BenchArguments(
             paths[0],
@@ -108,27 +111,29 @@ exit status:
         add("--blocks", metavar="LIST", type=taking(blocks), default=BLOCKS,
             help="bytes of one write or read, several with a comma between them (default 64K,1M,8M)")  # fmt: skip
         add(
-            "--dry-run", action="store_true", help="tell what would be measured, and how much made for it; make nothing"
+            "--dry-run",
+            action="store_true",
+            help="print what would be measured, and how much would be written; write nothing",
         )
         add("--direct", action="store_true", help="write and read past the page cache (O_DIRECT)")
         add("--time", metavar="SECONDS", type=taking(seconds), default=SECONDS,
             help=f"for how long each measurement goes on at most (default {SECONDS})")  # fmt: skip
         add("--repeat", metavar="N", type=taking(at_least_1), default=REPEATS,
             help=f"make all measurements N times; the median of each counts (default {REPEATS})")  # fmt: skip
-        how = parser.add_argument_group("how it works")
+        how = parser.add_argument_group("operation")
         add_ranks(how, self.name, "measure; 1, 2, 4 and so on up to N are tried")
         how.add_argument("--in-flight", metavar="N", type=taking(in_flight), default=None,
             help=f"operations under way in each rank: 1, 4 and so on up to N (default {IN_FLIGHT})")  # fmt: skip
         add_termination(how)
         add_told(parser)
-        told = parser.add_argument_group("a picture")
-        told.add_argument(
+        charts = parser.add_argument_group("charts")
+        charts.add_argument(
             "--svg", metavar="FILE", default=None, help="draw the rates as charts in FILE, whose name ends in .svg"
         )
 
 
 def tests(text: str) -> tuple[str, ...]:
-    """Raises ``ValueError``."""
+    """Return the names in a comma-separated list of measurements. Raise ``ValueError`` for an unknown one."""
     chosen = tuple(text.split(","))
     for name in chosen:
         if name not in TESTS:
@@ -137,12 +142,12 @@ def tests(text: str) -> tuple[str, ...]:
 
 
 def blocks(text: str) -> tuple[int, ...]:
-    """Raises ``ValueError``."""
+    """Return the sizes in a comma-separated list, in bytes, each once. Raise ``ValueError`` for an invalid one."""
     return tuple(dict.fromkeys(size(word, "a block holds") for word in text.split(",")))
 
 
 def in_flight(text: str) -> int:
-    """Raises ``ValueError``."""
+    """Return the value of ``--in-flight``. Raise ``ValueError`` if it is not a number from 1 to ``MOST_IN_FLIGHT``."""
     number = whole_number(text, 1, MOST_IN_FLIGHT)
     if number is None:
         raise ValueError(f"not a number from 1 to {MOST_IN_FLIGHT}")

@@ -1,4 +1,4 @@
-"""The command ``prm``: removes trees with many processes at once."""
+"""The program ``prm``: removes directory trees with many processes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 
 
 class Prm(TreeProgram):
+    """The command line of ``prm``."""
+
     letters = "frRqvh0"
     unknown = OF_PRM
     removes = True
     usage = "prm [options] PATH...\n       prm [options] --from FILE [PATH]"
     description = """\
 Removes files, links and whole directory trees. A symbolic link is removed
-itself; other file systems that are mounted below PATH stay.
+itself; file systems that are mounted below PATH are not touched.
 """
     examples = """\
 examples:
@@ -35,8 +37,8 @@ examples:
   mpiexec -n 16 prm --yes /scratch/run9
 
 exit status:
-  0 all is removed; 1 something is left; 2 refused, and nothing was removed;
-  70 internal error; 75 stopped early: the same command goes on
+  0 all is removed; 1 some items remain; 2 refused, and nothing was removed;
+  70 internal error; 75 stopped early: the same command continues
 """
 
     def command(self) -> Command:
@@ -55,13 +57,13 @@ exit status:
 
     def add_options(self, parser: ArgumentParser) -> None:
         add = parser.add_argument_group("what is removed").add_argument
-        add("--yes", action="store_true", help="do not ask (needed where nobody can be asked)")
-        add("-f", "--force", action="store_true", help="do not ask, and a PATH that is not there is no error")
+        add("--yes", action="store_true", help="do not ask (required if no terminal is there to ask on)")
+        add("-f", "--force", action="store_true", help="do not ask, and ignore a PATH that does not exist")
         self.add_from(add, "removed")
-        add("--dry-run", action="store_true", help="list what would be removed, and tell how much; change nothing")
+        add("--dry-run", action="store_true", help="list what would be removed, and how much; change nothing")
         add("-r", "-R", "--recursive", action="store_true",
-            help="directories that --from lists go with all that is in them, and not only if they are empty by then; "
-            "a PATH always does")  # fmt: skip
+            help="remove directories that --from lists with all their contents, not only if they are empty by then; "
+            "a PATH is always removed so")  # fmt: skip
         add_filters(parser, done="removed", older="only what has not changed since, directories included")
         self.add_how(parser, "remove")
         add_told(parser, items=True)

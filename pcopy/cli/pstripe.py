@@ -1,4 +1,4 @@
-"""The command ``pstripe``: reports the layouts of files on Lustre, and changes them."""
+"""The program ``pstripe``: reports and changes the layouts of files on Lustre."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 class Pstripe(TreeProgram):
+    """The command line of ``pstripe``."""
+
     letters = "rRqvh"
     unknown = OF_PSTRIPE
     usage = "pstripe [options] PATH..."
@@ -27,7 +29,8 @@ class Pstripe(TreeProgram):
 Reports how files on Lustre are striped: which layouts there are, which OSTs
 they use, and how many files have fewer or more stripes than suit their size.
 With --stripe, gives files another layout; they keep their inode, their names
-and all metadata. What is open for writing, or changes meanwhile, stays.
+and all metadata. Files that are open for writing or change meanwhile are kept
+as they are.
 """
     examples = """\
 examples:
@@ -38,7 +41,7 @@ examples:
 
 exit status:
   0 all is done; 1 some files failed; 2 wrong usage or refused, nothing was
-  touched; 70 internal error; 75 stopped early: the same command goes on
+  touched; 70 internal error; 75 stopped early: the same command continues
 """
 
     def command(self) -> Command:
@@ -50,7 +53,7 @@ exit status:
     def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> StripeArguments:
         from pcopy.tools.arguments import StripeArguments
 
-        tree = self.tree_of(values, paths, "looked at")
+        tree = self.tree_of(values, paths, "examined")
         if values.stripe == "preserve":
             raise Refused(
                 "--stripe preserve: files have the layout that they have; write auto, inherit or COUNT[:SIZE]"
@@ -67,9 +70,9 @@ exit status:
             "bytes of each (-1: on all OSTs)")  # fmt: skip
         add("--stripe-table", metavar="TABLE", type=taking(stripe_table), default=None,
             help="for --stripe auto: stripes by size of file, as in 1,1G=8,10G=24,100G=72")  # fmt: skip
-        add("--dry-run", action="store_true", help="tell how many files would get another layout; change nothing")
-        self.add_recursive(add, "looked at")
-        add_filters(parser, done="looked at")
+        add("--dry-run", action="store_true", help="print how many files would get another layout; change nothing")
+        self.add_recursive(add, "examined")
+        add_filters(parser, done="examined")
         self.add_how(parser, "work", limits=False)
         add_told(parser)
 

@@ -1,6 +1,6 @@
-"""The command ``psync``: ``pcopy --mirror`` under the name that people look for.
+"""The program ``psync``: ``pcopy --mirror`` under the name that people look for.
 
-Its jobs are those of pcopy: either goes on with what the other has begun.
+Its jobs are those of pcopy: each of the two programs resumes jobs that the other one has begun.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 class Psync(Pcopy):
+    """The command line of ``psync``."""
+
     unknown = OF_PSYNC
     operands = "psync [options] SRC/ DST"
     usage = "\n       ".join((operands, *(line.replace("pcopy", "psync", 1) for line in USAGES)))
@@ -49,7 +51,11 @@ exit status:
 """
 
     def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> CopyArguments:
-        """What files set for ``--existing`` gives way, as beside ``--mirror``; on the command line it counts."""
+        """Return the arguments of the copy, with ``--mirror`` implied unless a command on stored jobs is given.
+
+        A policy (``--existing``) that a file sets is ignored, as with ``--mirror``; one on the command line is in
+        effect.
+        """
         from pcopy.cli.configuration import given
 
         if all(getattr(values, mode) in (None, False) for mode in BESIDE):
@@ -60,18 +66,21 @@ exit status:
         return super().understand(values, paths, words)
 
     def _made(self, said: Words, values: Namespace, make: Callable[[Any], Any] | None) -> Any:
+        """Return the arguments as the base class does. Messages name psync instead of pcopy."""
         try:
             return super()._made(said, values, make)
         except Refused as refused:
-            told = str(refused).replace("see pcopy --help", "see psync --help")
-            raise Refused(told.replace("pcopy reaches", "psync reaches"), refused.status) from None
+            message = str(refused).replace("see pcopy --help", "see psync --help")
+            raise Refused(message.replace("pcopy reaches", "psync reaches"), refused.status) from None
 
     def add_list(self, group: Any) -> None:
-        """A list does not tell what SRC lacks."""
+        """Add no options, only defaults: a list of paths does not show what SRC lacks."""
         group.set_defaults(files_from=None, nul_separated=False)
 
     def add_recoding(self, parser: ArgumentParser) -> None:
-        """What is compressed has other names than in SRC."""
+        """Add no options, only defaults: compressed files have other names than in SRC, so that a mirror would delete
+        them.
+        """
         parser.set_defaults(compress=None, decompress=False)
 
 

@@ -1,4 +1,4 @@
-"""The command ``ptar``: makes tar archives of trees, lists and unpacks them, with many processes at once."""
+"""The program ``ptar``: creates, lists and unpacks tar archives with many processes."""
 
 from __future__ import annotations
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 
 class Ptar(Program):
+    """The command line of ``ptar``."""
+
     letters = "cxtvzqhpS0"
     valued = "nfCT"
     unknown = OF_PTAR
@@ -58,11 +60,14 @@ examples:
 exit status:
   0 all is done; 1 some items failed, the archive is well-formed all the same;
   2 wrong usage or refused, nothing was touched; 70 internal error; 75 stopped
-  early: when making one, an older one is as it was, and --resume goes on
+  early (-c: an older archive is unchanged, and --resume continues)
 """
     _mode = ""
+    """The letter of the operation: c, x or t. It is empty, or has several letters, if the command line is not valid."""
 
     def _run(self, words: Sequence[str], streams: Streams) -> int:
+        """Run the program. Listing an archive needs no ranks, unless its signature is computed."""
+        # The operation selects the command to run, so it must be known before the options are parsed.
         self._mode = _modes_in(words)
         if self._mode == "t" and self.early_answer(words) is None and "--show-config" not in words:
             if not self._is_proved(words):
@@ -71,20 +76,21 @@ exit status:
         return super()._run(words, streams)
 
     def _is_proved(self, words: Sequence[str]) -> bool:
+        """Return True if the signature of the archive's contents is requested and several ranks can read it."""
         from pcopy.errors import PcopyError
 
         if not any(word.startswith("--signature") for word in map(os.fsdecode, words)):
             return False
         try:
             arguments = self.parse(words)
-        except PcopyError:  # which is told where names are
+        except PcopyError:  # ``_list`` parses again, and reports the error
             return False
         from pcopy.tools.prove_archive import is_proved
 
         return is_proved(arguments)
 
     def _list(self, words: Sequence[str], streams: Streams) -> int:
-        """Names need no ranks."""
+        """List the archive in this process, without ranks. Return the exit status."""
         from pcopy.errors import OK, PcopyError
         from pcopy.launch.launcher import speaks
         from pcopy.report.streams import tell
@@ -117,9 +123,10 @@ exit status:
         return Command(ARCHIVING, lambda words: self.parse(words, ArchivePreparation))
 
     def read_words(self, argv: Sequence[bytes | str]) -> Any:
+        """Parse ``argv`` as ``Program`` does, and accept tar's old form without a dash (``tar cf``)."""
         words = list(map(os.fsdecode, argv))
         if words and words[0][:1] in ("c", "x", "t") and not words[0].strip(_OLD_LETTERS):
-            words[0] = "-" + words[0]  # as in tar cf
+            words[0] = "-" + words[0]  # the old form, as in "tar cf"
         return super().read_words(words)
 
     def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> ArchiveArguments:
@@ -134,10 +141,10 @@ exit status:
             raise Refused("-f ARCHIVE expected: ptar has no default; see ptar --help")
         if values.file in ("", "-"):
             raise Refused(
-                "-f: name a file; ptar reads and writes at many places at once, which a pipe has not: use tar"
+                "-f: name a file; ptar reads and writes at many offsets at once, which a pipe does not allow: use tar"
             )
         if b"" in paths:
-            raise Refused("a path is the empty string: name what is meant")
+            raise Refused("a path is the empty string: name a file or a directory")
         listing = _list_named(values, mode, paths)
         if mode == "create" and not paths and not listing:
             raise Refused("PATH expected: an empty archive is not made; see ptar --help")
@@ -170,7 +177,7 @@ exit status:
         )
 
     def add_options(self, parser: ArgumentParser) -> None:
-        group = parser.add_argument_group("what is done")
+        group = parser.add_argument_group("what to do")
         add = group.add_argument
         add("-c", "--create", action="store_true", help="make an archive of the trees PATH")
         add(
@@ -194,7 +201,7 @@ exit status:
         add("--sparse-limit", metavar="N", type=taking(at_least_0), default=None,
             help="-x and -t: take a sparse member with up to N stretches of data, 16 bytes of memory each (default "
             "4194304; 0: any number)")  # fmt: skip
-        add("--numeric-owner", action="store_true", help="numbers for owners and groups, not names")
+        add("--numeric-owner", action="store_true", help="use numbers for owners and groups, not names")
         add("--sort", choices=("name", "none"), metavar="HOW", default="name",
             help="no effect: members stand in the order of their names, whatever the number of processes")  # fmt: skip
         add_one_of = group.add_mutually_exclusive_group().add_argument
@@ -216,23 +223,23 @@ exit status:
         add("--dry-run", action="store_true",
             help="-c and -x: list what would be archived or unpacked; change nothing")  # fmt: skip
         add("--resume", action="store_true",
-            help="-c: go on with the archive that an interrupted run of the same command has left, "
+            help="-c: continue the archive that an interrupted run of the same command has begun, "
             "if there is one")  # fmt: skip
         add("--checkpoint-interval", metavar="SECONDS", type=taking(seconds), default=60.0,
-            help="-c: how often it is recorded for --resume what is made (default 60)")  # fmt: skip
+            help="-c: time between two records of the progress, for --resume (default 60)")  # fmt: skip
         add_filters(parser, done="archived")
-        how = parser.add_argument_group("how it works")
+        how = parser.add_argument_group("operation")
         add_ranks(how, self.name, "work")
         add_limits(how)
         add_in_flight(how)
         how.add_argument("--no-sync", action="store_true", help="do not wait until all is on stable storage")
         add_max_errors(how)
         add_termination(how)
-        add_told(parser, items=True, each="; and what becomes of each item but directories")
+        add_told(parser, items=True, each="; and the outcome of each item but directories")
 
 
 def _of_contents(values: Namespace, options: Options) -> Options:
-    """The ``options``, with those that -x does not know."""
+    """Return ``options`` with the fields that only -c and -t use."""
     signature = os.fsencode(values.signature or "")
     return options._replace(
         hash=(values.hash or DEFAULT_ALGORITHM) if signature else "",
@@ -246,10 +253,11 @@ def _of_contents(values: Namespace, options: Options) -> Options:
 
 
 _OLD_LETTERS = "cxtvfpSzqh"
+"""Letters that may be written without a dash in the first word, as in ``tar cf``."""
 
 
 def _modes_in(words: Sequence[str]) -> str:
-    """The letters of what is asked for, each once."""
+    """Return the letters of the operations (c, x, t) in ``words``, sorted, each once."""
     found = {"--create": "c", "--extract": "x", "--get": "x", "--list": "t"}
     modes = set()
     for number, word in enumerate(map(os.fsdecode, words)):
@@ -269,7 +277,7 @@ def _modes_in(words: Sequence[str]) -> str:
 
 
 def _refuse_useless(values: Namespace, mode: str) -> None:
-    """Raises ``Refused`` for options that the mode does not know."""
+    """Raise ``Refused`` for options that have no effect with the operation ``mode``."""
     only = {"create": ("resume",), "extract": ("strip_components",)}
     for other, names in only.items():
         for name in names if other != mode else ():
@@ -277,7 +285,9 @@ def _refuse_useless(values: Namespace, mode: str) -> None:
                 word = "--" + name.replace("_", "-")
                 raise Refused(f"{word} goes with {'-c' if other == 'create' else '-x'}: leave it out; see ptar --help")
     if values.signature and mode == "extract":
-        raise Refused("--signature goes with -c and -t: leave it out; pverify tells what was unpacked; see ptar --help")
+        raise Refused(
+            "--signature goes with -c and -t: leave it out; pverify checks what was unpacked; see ptar --help"
+        )
     if values.sparse_limit is not None and mode == "create":
         raise Refused("--sparse-limit goes with -x and -t: leave it out; see ptar --help")
     if values.dry_run and mode == "list":
@@ -286,11 +296,11 @@ def _refuse_useless(values: Namespace, mode: str) -> None:
         if getattr(values, name) is not None:
             raise Refused(f"--{name} goes with -c and -x; what -t cannot read goes to standard error: leave it out")
     if values.resume and values.no_sync:
-        raise Refused("--resume goes on with what is on storage; leave out --no-sync")
+        raise Refused("--resume continues from what is on stable storage; leave out --no-sync")
 
 
 def _list_named(values: Namespace, mode: str, paths: Sequence[bytes]) -> bytes:
-    """The file of ``-T``; empty if there is none. Raises ``Refused``."""
+    """Return the file of ``-T``; empty if there is none. Raise ``Refused`` if it cannot be used."""
     name = values.listing
     if name is None:
         if values.nul:
@@ -302,7 +312,7 @@ def _list_named(values: Namespace, mode: str, paths: Sequence[bytes]) -> bytes:
         what, operand = ("archived", "PATH") if mode == "create" else ("asked for", "MEMBER")
         raise Refused(f"-T lists what is {what}: leave out {operand}, or add it to the list; see ptar --help")
     if mode == "create" and values.signature:
-        raise Refused("--signature describes one PATH, and no list: ptar -t --signature tells it of the archive")
+        raise Refused("--signature describes one PATH, and no list: ptar -t --signature computes it from the archive")
     return os.fsencode(name)
 
 

@@ -1,7 +1,7 @@
-"""The command ``pverify``: does a tree hold what its signature, its manifest or another tree says?
+"""The program ``pverify``: compares a tree with its signature, its manifest or another tree.
 
-Rule: as cmp and diff, 0 is the same, 1 different, 2 trouble; what could not be read is trouble, never a difference and
-never nothing.
+Rule: as with cmp and diff, status 0 means the same, 1 different, 2 trouble. An item that could not be read is trouble;
+it is never reported as a difference, and never ignored.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 
 class Pverify(Program):
+    """The command line of ``pverify``."""
+
     letters = "rRqvh0"
     unknown = OF_PVERIFY
     status_of_loss = REFUSED
@@ -46,7 +48,7 @@ pverify [options] SIGNATURE PATH
        pverify [options] --compare LIST [--output CLASS:FILE]... A B
        pverify [options] --create SIGNATURE [--manifest MANIFEST] PATH"""
     description = """\
-Tells whether files and directory trees hold what they should.
+Checks whether files and directory trees have the contents that they should.
 
   SIGNATURE PATH   does PATH still have this signature?
   --manifest ...   which items of PATH differ from the manifest?
@@ -87,7 +89,7 @@ exit status:
         comparison = comparison_of(values, words)
         if values.force and not (values.create or values.output):
             raise Refused(
-                "--force says that --create or --output may replace a file: give that too; see pverify --help"
+                "--force lets --create or --output replace a file: give one of these, too; see pverify --help"
             )
         wanted = 1 if values.create or values.manifest else 2
         if len(paths) != wanted:
@@ -127,7 +129,7 @@ exit status:
         add_digests(add)
         add_compare_options(parser)
         add_filters(parser, done="compared")
-        how = parser.add_argument_group("how it is read")
+        how = parser.add_argument_group("operation")
         add_ranks(how, self.name, "read")
         add_limits(how)
         add_in_flight(how)

@@ -1,4 +1,4 @@
-"""The command ``pwalk``: walks trees with many processes at once, and tells what is in them, as find does."""
+"""The program ``pwalk``: walks directory trees with many processes and lists their items, as find(1) does."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ if TYPE_CHECKING:
 
 
 class Pwalk(TreeProgram):
+    """The command line of ``pwalk``."""
+
     letters = "0qvh"
     unknown = OF_PWALK
     answers = True
     usage = "pwalk [options] [PATH...] [expression]\n       pwalk [options] --from FILE [PATH] [expression]"
     description = """\
-Walks trees and tells what is in them, a path a line, as find does. What
-belongs to the expression is written as for find, after the paths: -name -path
+Walks trees and lists what is in them, one path per line, as find does. The
+expression is written as for find, after the paths: -name -path
 -type -size -mtime -mmin -newer -user -group -perm -links -empty -xattr NAME
 -maxdepth -prune ... with ! ( ) -o -a. There is no order, unless --sort asks
 for one. Options begin with two dashes, or stand before the expression.
@@ -46,7 +48,7 @@ examples:
   mpiexec -n 16 pwalk --sort=-size --output largest.csv /scratch -size +100G
 
 exit status:
-  0 all is told; 1 something could not be looked at; 2 wrong usage or refused;
+  0 all is listed; 1 some items could not be read; 2 wrong usage or refused;
   70 internal error; 75 stopped early
 """
 
@@ -57,7 +59,10 @@ exit status:
         return Command(WALK, lambda words: self.parse(words, WalkPreparation))
 
     def read_words(self, argv: Sequence[bytes | str]) -> Words:
-        """All from the first word of an expression on belongs to that, but for options with two dashes."""
+        """Parse ``argv``.
+
+        All words from the first one of an expression on belong to it, except options with two dashes.
+        """
         words = list(map(os.fsdecode, argv))
         end = words.index("--") if "--" in words else len(words)
         start = next((at for at, word in enumerate(words[:end]) if begins(word)), None)
@@ -67,37 +72,41 @@ exit status:
         self._refuse_unknown_tests(words[: end if start is None else start])
         if start is None:
             return super().read_words(words)
-        before, rest, said = words[:start], words[start:], []
+        before, rest, expression = words[:start], words[start:], []
         valued = {name for action in self.parser()._actions if action.nargs is None for name in action.option_strings}
+        # Options with two dashes may stand anywhere, also between the words of the expression.
         while rest:
             word = rest.pop(0)
-            taken = arguments_of(word)
+            count = arguments_of(word)
             if word.startswith("--"):
                 before.append(word)
                 if word in valued and rest:
                     before.append(rest.pop(0))
             else:
-                said += [word, *rest[:taken]]
-                del rest[:taken]
-        return super().read_words(before)._replace(expression=tuple(said))
+                expression += [word, *rest[:count]]
+                del rest[:count]
+        return super().read_words(before)._replace(expression=tuple(expression))
 
     def _made(self, said: Words, values: Namespace, make: Callable[[Any], Any] | None) -> Any:
+        """Return the arguments as the base class does, with the expression among the values."""
         values.expression = said.expression
         return super()._made(said, values, make)
 
     def _refuse_unknown_tests(self, words: Sequence[str]) -> None:
+        """Raise ``Refused`` for a word that looks like a test of an expression, but is not one."""
         for word in words:
             if re.fullmatch(r"-[a-z]{3,}", word) and word[1:].strip(self.letters) and word not in INSTEAD:
                 hint = named_nearest(word[1:], [test[1:] for test in ARGUMENTS], "-")
                 raise Refused(f"unknown test {word}{hint}; see {self.name} --help")
 
     def check_list(self, values: Namespace, listing: str, paths: Sequence[bytes]) -> None:
+        """Raise ``Refused`` for options and tests that cannot be combined with a list of paths."""
         if select_of(values, ()).anything:
-            raise Refused("--from lists items without trees, where filters have no place: write tests, as -path")
+            raise Refused("--from lists single items, to which filters do not apply: write tests, as -path")
         super().check_list(values, listing, paths)
         walks = {"-maxdepth", "-mindepth", "-xdev", "-mount", "-prune"}.intersection(values.expression)
         if walks:
-            raise Refused(f"{min(walks)}: nothing is entered with --from; leave it out")
+            raise Refused(f"{min(walks)}: with --from no directory is entered; leave it out")
 
     def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> WalkArguments:
         from pcopy.tools.arguments import WalkArguments
@@ -113,7 +122,9 @@ exit status:
         if values.page is not None and not values.page.endswith(".html"):
             raise Refused(f"--page {shown(os.fsencode(values.page))}: write a name that ends in .html")
         if values.json and not (outputs or values.summary):
-            raise Refused("--json prints a summary, and here is a list; write --json-lines, --summary, or --output")
+            raise Refused(
+                "--json prints a summary, and a list is requested; write --json-lines, --summary, or --output"
+            )
         if values.json_lines and (values.json or values.summary):
             both = "--json" if values.json else "--summary"
             raise Refused(f"{both} and --json-lines: both would be printed; leave one out")
@@ -141,37 +152,39 @@ exit status:
 
     def add_options(self, parser: ArgumentParser) -> None:
         add = parser.add_argument_group("what is walked").add_argument
-        self.add_from(add, "told")
+        self.add_from(add, "listed")
         add = parser.add_argument_group("what is written").add_argument
         add("-o", "--output", metavar="FILE", action="append", default=[],
             help="write the list to FILE instead; its name ends in .jsonl (a saved listing), "
             ".csv, .parquet, .txt or .lst (paths alone); may be given for several")  # fmt: skip
         add("--summary", action="store_true",
-            help="instead of a list tell how much there is: by type, size, age, depth, user and group; the largest "
+            help="instead of a list, print how much there is: by type, size, age, depth, user and group; the largest "
             "files, directories and trees; what is unusual; on Lustre how files lie on its servers")  # fmt: skip
         add("--page", metavar="FILE", default=None,
             help="write the summary to FILE, too, as a page with pictures; its name ends in .html")  # fmt: skip
         add("--json-lines", action="store_true", help="print JSON lines, as in a FILE that ends in .jsonl")
         add("--print0", action="store_true", help="end each path with a NUL instead of a newline, as -print0")
         add("--fields", metavar="LIST", type=taking(_fields), default=None,
-            help="what JSON lines, CSV and Parquet tell beside path and type: some of mode, uid, gid, size, allocated, "
-            "links, inode, device, atime_ns, mtime_ns, ctime_ns; or none (default: all)")  # fmt: skip
+            help="fields of JSON lines, CSV and Parquet besides path and type: some of mode, uid, gid, size, "
+            "allocated, links, inode, device, atime_ns, mtime_ns, ctime_ns; or none (default: all)")  # fmt: skip
         add("--sort", metavar="KEY", type=taking(_sort), default=None,
             help="in this order: path, name, type, size, allocated, links, uid, gid, inode, atime, mtime, ctime; "
             "backwards with a - before it, as in --sort=-size")  # fmt: skip
         add("--force", action="store_true", help="replace a FILE that is there, whatever it holds")
-        add_filters(parser, done="told")
+        add_filters(parser, done="listed")
         self.add_how(parser, "walk")
         add_told(parser)
 
 
 def _all_fields() -> tuple[str, ...]:
+    """Return the names of all fields of a listing."""
     from pcopy.walk.forms import FIELDS
 
     return tuple(FIELDS)
 
 
 def _fields(text: str) -> tuple[str, ...]:
+    """Return the fields in a comma-separated list, in their standard order. Raise ``ValueError`` for an unknown one."""
     wanted = [] if text == "none" else text.split(",")
     for name in wanted:
         if name not in _all_fields():
@@ -180,6 +193,7 @@ def _fields(text: str) -> tuple[str, ...]:
 
 
 def _sort(text: str) -> str:
+    """Return the value of ``--sort``. Raise ``ValueError`` if it is not the name of a key, with or without a dash."""
     from pcopy.walk.sorting import KEYS
 
     if text.removeprefix("-") not in KEYS:

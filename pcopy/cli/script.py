@@ -1,9 +1,11 @@
-"""The programs as they are installed, which start and end at once.
+"""Entry points of the installed programs, which start and end fast.
 
-Rules: what is imported is not searched for garbage again and again, for it stays; and what an interpreter holds when it
-ends is not freed object by object. Each would take as long as a copy of many small files. Nothing is lost at the end:
-when a command has its status, everything is written and closed. Until a SIGINT is taken care of, nothing is imported
-that takes time.
+Rules:
+
+- Garbage collection runs rarely: imported objects stay until the end, and searching them again and again would take as
+  long as a copy of many small files. For the same reason, the interpreter does not free its objects one by one at the
+  end. Nothing is lost: when a command returns its status, all files are written and closed.
+- Until SIGINT is handled, no module is imported that takes a noticeable time.
 """
 
 import gc
@@ -13,10 +15,10 @@ import sys
 from pcopy.launch.interrupts import leave_at_once
 
 GARBAGE = 50_000
-"""Objects that are made before garbage is looked for; importing makes fewer."""
+"""The number of new objects after which garbage is collected; importing creates fewer."""
 
 REFUSED = 2
-"""As in ``pcopy.errors``, which may be what can't be loaded."""
+"""The exit status if the program cannot be loaded. ``pcopy.errors`` has it, too, but may be what cannot be imported."""
 
 
 def pbcast() -> None:
@@ -28,6 +30,7 @@ def pchmod() -> None:
 
 
 def pcopy() -> None:
+    """Run pcopy, and end the process. The other functions do the same for the other programs."""
     _end_with("pcopy")
 
 
@@ -60,16 +63,18 @@ def pwalk() -> None:
 
 
 def _end_with(program: str) -> None:
-    """Runs what ``pcopy.cli`` has in the module of that name, and never returns."""
+    """Run the module of ``pcopy.cli`` with the program's name, and end the process with its status. Never return."""
+    # Before the imports, which take most of the start: until then, Ctrl-C would print a traceback.
     leave_at_once(program)
     gc.set_threshold(GARBAGE)
     try:
         from importlib import import_module
 
         status = import_module(f"pcopy.cli.{program}").main()
-    except (OSError, MemoryError, ImportError) as error:  # a part of the program can't be loaded
+    except (OSError, MemoryError, ImportError) as error:  # a module or a library cannot be loaded
         os.write(2, f"{program}: {str(error) or 'no memory'}\n".encode(errors="backslashreplace"))
         status = REFUSED
-    if "mpi4py" in sys.modules:  # libraries of MPI have handlers of their own for the end of a process
+    if "mpi4py" in sys.modules:  # MPI libraries register exit handlers, which os._exit() would skip
         sys.exit(status)
+    # Skip the interpreter's cleanup: everything is written and closed (see the rules above).
     os._exit(status)

@@ -1,4 +1,4 @@
-"""What the command lines of all tools share that go through trees in place: PATH..., filters, ``--dry-run``."""
+"""The common command line of the programs that walk trees in place: PATH..., filters, ``--dry-run``."""
 
 from __future__ import annotations
 
@@ -27,26 +27,35 @@ if TYPE_CHECKING:
 
 
 class TreeProgram(Program):
-    """Of a tool whose operands are trees."""
+    """The command line of a program whose operands are trees."""
 
     removes = False
-    """Does what filters choose go?"""
+    """True if the program deletes the items that filters select."""
 
     def add_recursive(self, add: Any, done: str) -> None:
-        """For the habit: ``done`` is what is done to trees."""
+        """Add ``-r``, which has no effect, for users who write it by habit.
+
+        ``done`` is the participle for the help text.
+        """
         add("-r", "-R", "--recursive", action="store_true", help=f"no effect: trees are {done} by default")
 
     def add_from(self, add: Any, done: str) -> None:
-        """The options that name a list of what is ``done``."""
+        """Add the options that name a list of paths.
+
+        ``done`` is the participle for what happens to the listed items.
+        """
         add("--from", metavar="FILE", dest="listing", default=None,
-            help=f"what FILE lists is {done}, and nothing else (-: standard input): a path on each line, or a listing "
-            "that pwalk has saved")  # fmt: skip
+            help=f"only what FILE lists is {done} (-: standard input): one path per line, or a listing that pwalk has "
+            "saved")  # fmt: skip
         add("-0", "--null", dest="nul", action="store_true",
             help="the paths in --from end with a NUL, as find -print0 writes them")  # fmt: skip
 
     def add_how(self, parser: ArgumentParser, work: str, *, limits: bool = True) -> Any:
-        """The options that say how it works; ``work`` is what its processes do. Returns their group."""
-        how = parser.add_argument_group("how it works")
+        """Add the options on processes and limits, and return their group.
+
+        ``work`` is the verb for what the processes do.
+        """
+        how = parser.add_argument_group("operation")
         add_ranks(how, self.name, work)
         if limits:
             add_limits(how, moves=False)
@@ -56,7 +65,10 @@ class TreeProgram(Program):
         return how
 
     def tree_of(self, values: Namespace, paths: tuple[bytes, ...], done: str) -> TreeArguments:
-        """What the options of all these tools mean; raises ``Refused``. ``done`` is what is done to ``paths``."""
+        """Return the arguments that all these programs have in common. Raise ``Refused`` if they are not valid.
+
+        ``done`` is the participle for what happens to ``paths``, for messages.
+        """
         from pcopy.tasks.base.job import Options
         from pcopy.tools.arguments import TreeArguments
 
@@ -86,16 +98,17 @@ class TreeProgram(Program):
         )
 
     def check_list(self, values: Namespace, listing: str, paths: Sequence[bytes]) -> None:
-        """Raises ``Refused`` for what does not go with a list."""
+        """Raise ``Refused`` for operands and options that cannot be combined with a list of paths."""
         if not listing:
             raise Refused("--from: the empty string names no file; write - for standard input")
         if len(paths) > 1 or b"" in paths:
-            raise Refused("--from lists what is taken: name at most one directory, in which all that is listed lies")
+            raise Refused("--from lists the items: name at most one directory, in which all listed paths are")
         words = ("patterns", "newer_than", "older_than", "larger_than", "smaller_than")
         if any(getattr(values, word) not in (None, []) for word in words):
-            raise Refused("--from lists what is taken: leave out filters, or choose by them when the list is made")
+            raise Refused("--from lists the items: leave out filters, or use them when the list is made")
 
     def _refuse_paths(self, paths: Sequence[bytes], done: str) -> None:
+        """Raise ``Refused`` if no path is given, or if one is empty."""
         if not paths:
             raise Refused(f"PATH expected; see {self.name} --help")
         if b"" in paths:

@@ -107,7 +107,7 @@ class TestWhatCounts:
         assert parse("--stripe", "auto").options.stripe_table == "1G=8"
         files(user="verify: true\n")
         assert not parse("--no-sync").options.verify
-        assert "--no-sync leaves nothing: leave one out (verify: " in _both(files)
+        assert "--no-sync does not write them there: leave one out (verify: " in _both(files)
 
     def test_a_file_may_be_empty(self, files: Files) -> None:
         files("", "# nothing\n", "---\n...\n")
@@ -135,14 +135,14 @@ class TestPrograms:
         assert (parse().options.stripe, PSTRIPE.parse(["a"]).stripe) == ("auto", "")
         assert PSTRIPE.parse(["--stripe", "auto", "a"]).stripe_table == "1G=8"
         files(user="pstripe: {stripe: auto}\n")
-        assert "pcopy.yaml:1: stripe: no file sets this" in refusal(program=PSTRIPE)
+        assert "pcopy.yaml:1: stripe: cannot be set by a file" in refusal(program=PSTRIPE)
 
     def test_what_only_another_program_takes_is_told(self, files: Files) -> None:
         files(user="\nhash: none\n")
         assert parse().options.hash == ""
         text = refusal(program=PVERIFY)
         assert "pcopy.yaml:2: hash: none: not one of xxh3-128, blake3" in text
-        assert "pcopy takes it: put it below pcopy:" in text
+        assert "pcopy accepts it: put it below pcopy:" in text
 
 
 REFUSED = {
@@ -154,18 +154,18 @@ REFUSED = {
     "pcpoy: {ranks: 2}": "pcpoy: there is no such key; the nearest is pcopy",
     "pcopy: {chunksize: 4M}": "chunksize: there is no such key; the nearest is chunk-size",
     "devices: true": "devices: pcopy does that by default; leave it out",
-    "compress: zstd": "compress: no file sets this; write --compress on the command line",
+    "compress: zstd": "compress: cannot be set by a file; write --compress on the command line",
     "chunk-size: 10GiBs": "chunk-size: 10GiBs: not a size (like 65536, 64K, 1.5G, 4MiB or 10MB)",
     "block-size: 3M": "block-size: 3M: not a power of two of 64 KiB or more",
     "ranks: two": "ranks: two: not a number of processes",
     "ranks: [1, 2]": "ranks: takes one value, and no list",
-    "ranks: {a: b}": "ranks: takes a value, and neither a mapping nor a list within it",
+    "ranks: {a: b}": "ranks: takes a single value, neither a mapping nor a nested list",
     "reflink: maybe": "reflink: maybe: not one of auto, never, always",
     "existing: sometimes": "existing: sometimes: not one of replace, changed, newer, skip, fail",
     "update: true": "update: write existing: newer",
     "preserve: [mode, colour]": "preserve: colour: there is no 'colour' to preserve, only mode, ownership",
     "preserve: []": "preserve: an empty list; for none of them write no-preserve: all",
-    "preserve: [[mode]]": "preserve: takes a value, and neither a mapping nor a list within it",
+    "preserve: [[mode]]": "preserve: takes a single value, neither a mapping nor a nested list",
     "preserve: [{errors: x}]": "preserve: errors: only preserve, no-preserve may stand in the list",
     "verify: yes": "verify: write true or false, not yes",
     "verify: 'true'": "verify: write true or false, without quotes",
@@ -178,10 +178,10 @@ REFUSED = {
     "errors: ~": "errors: has no value: write one, or leave the line out",
     "errors: ~/errors": "errors: ~/errors: only a shell knows what ~ is; write the path in full",
     "pcopy: true": "pcopy: is not a mapping of keys to values",
-    "yes: true": "yes: no file sets this; write --yes on the command line",
-    "resume: job": "resume: no file sets this; write --resume on the command line",
-    "manifest: file": "manifest: no file sets this; write --manifest on the command line",
-    "config: other.yaml": "config: no file sets this; write --config on the command line",
+    "yes: true": "yes: cannot be set by a file; write --yes on the command line",
+    "resume: job": "resume: cannot be set by a file; write --resume on the command line",
+    "manifest: file": "manifest: cannot be set by a file; write --manifest on the command line",
+    "config: other.yaml": "config: cannot be set by a file; write --config on the command line",
     "first: 1": "the key first comes twice",
     "pcopy: {ranks: 1, ranks: 2}": "the key ranks comes twice",
     "ranks: &a 1": "it uses YAML's anchors (&)",
@@ -216,7 +216,7 @@ class TestWhatIsRefused:
         files(user=f"ranks: {'[' * 5000}1{']' * 5000}\n")
         assert re.search("nested more than 16 deep|maximum nesting depth", refusal())  # the library may have its own
         files(user="# " + "x" * (1 << 20) + "\n")
-        assert "has more than 1 MiB" in refusal()
+        assert "is larger than 1 MiB" in refusal()
 
     def test_a_file_that_is_named_has_to_be_there(self, files: Files, area: Path) -> None:
         files()
@@ -253,13 +253,13 @@ class TestWhoseFiles:
         files(user="ranks: 2\n")
         assert parse().ranks == 2
         os.chown(area / "user/pcopy.yaml", NOBODY, NOBODY)
-        assert f"user/pcopy.yaml belongs to user {NOBODY}, and root takes" in refusal()
+        assert f"user/pcopy.yaml belongs to user {NOBODY}, and root reads" in refusal()
 
     @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
     def test_nobody_else_may_write_to_it(self, files: Files, area: Path, mode: int) -> None:
         files(user="ranks: 2\n")
         (area / "user/pcopy.yaml").chmod(mode)
-        assert f"user/pcopy.yaml (mode {mode:04o}), and root takes" in refusal()
+        assert f"user/pcopy.yaml (mode {mode:04o}), and root reads" in refusal()
 
     def test_nobody_else_may_put_another_in_its_place(self, files: Files, area: Path) -> None:
         files(user="ranks: 2\n")

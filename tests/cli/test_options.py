@@ -292,7 +292,10 @@ def test_a_negative_number_is_a_value_of_ptar_too(option: str) -> None:
         ("common", "write common:FILE"),
         ("common:", "write common:FILE"),
         ("common:lists/", "write common:FILE, with the name of a file"),
-        ("only:x", "'only' is no class: common, only-a, only-b, differ or differ-in-PROPERTY; the nearest is only-"),
+        (
+            "only:x",
+            "'only' is no class of paths: common, only-a, only-b, differ or differ-in-PROPERTY; the nearest is only-",
+        ),
     ],
 )
 def test_a_list_that_pverify_writes_has_a_class_and_a_file(value: str, told: str) -> None:

@@ -161,7 +161,7 @@ class TestShowConfig:
         files("stripe-table: {1G: 8}\nno-sync: true\n")
         lines = shown("--verify").splitlines()
         for name, line in (("stripe-table", 1), ("no-sync", 2)):
-            assert f"# {name}: does not count with the other options  # {area}/system.yaml:{line}" in lines
+            assert f"# {name}: has no effect with the other options  # {area}/system.yaml:{line}" in lines
 
 
 def _values(text: str) -> list[str]:

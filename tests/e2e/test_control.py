@@ -126,7 +126,7 @@ def test_jobs_tell_how_they_get_on(area: Path) -> None:
         (("bwlimit=fast",), "bwlimit=fast: not a size"),
         (("oplimit=-3",), "oplimit=-3: not a whole number of 0 or more"),
         (("active=0",), "active=0: not a whole number of 1 or more"),
-        (("pause", "resume"), "resume: another word says otherwise"),
+        (("pause", "resume"), "resume: contradicts another word"),
         (("paused=1",), "paused=1: not one of"),
         (("pause", "-n4"), "-n4 cannot be given with --control"),
         (("pause",), "no-job: there is no such job; "),

@@ -150,7 +150,7 @@ def test_a_strangers_link_is_not_followed(place: Path, row: str) -> None:
     run = pcopy(*named.line(f"link/{named.name}"), program=named.program, cwd=place)
     assert run.returncode == 2, show(run)
     if named.option == "--config":  # of root, which takes it only from where root alone may write
-        assert b"root takes its configuration from nobody else" in run.stderr
+        assert b"root reads only a configuration that no other user can change" in run.stderr
         return
     if named.program == "pstripe" and b"is not on Lustre" in run.stderr:  # which is found before
         assert not (place / "real" / named.name).exists()

@@ -50,14 +50,14 @@ MISTAKES = {
     "two compressors": Mistake(
         ["-czf", "a.tar", "--zstd", "data"], "--zstd: not allowed with argument -z/--gzip", "ptar"
     ),
-    "a depth of du": Mistake(["--max-depth=2", "data"], "--max-depth: write -maxdepth N, behind PATH", "pwalk"),
+    "a depth of du": Mistake(["--max-depth=2", "data"], "--max-depth: write -maxdepth N after PATH", "pwalk"),
     "nothing to compare": Mistake(["--compare", "data", "results"], "data: is a path; what is compared", "pverify"),
     "sizes alone": Mistake(["--size-only", "data", "results"], "--size-only: write --compare size", "pverify"),
     "a slip in what is verified": Mistake(["data.sgi", "data"], "data.sig does: was that meant?", "pverify"),
     "a slip in the tree that is verified": Mistake(["data", "dat"], "data does: was that meant?", "pverify"),
     # What other programs of the suite call it, or what they are for
     "a list of pwalk": Mistake(["--from", "file", "data", "archive"], "--from: write --files-from LIST"),
-    "a list of pcopy": Mistake(["--from0", "file"], "--from0: write -0, beside --from LIST", "prm"),
+    "a list of pcopy": Mistake(["--from0", "file"], "--from0: write -0 together with --from LIST", "prm"),
     "an output after a test": Mistake(["data", "-type", "f", "-o", "x.csv"], "write --output x.csv", "pwalk"),
     "-q after a test": Mistake(["data", "-type", "f", "-q"], "short options stand before the first test", "pwalk"),
     "a key with a dash": Mistake(["--sort", "-size", "data"], "write --sort=-size", "pwalk"),
@@ -96,19 +96,19 @@ MISTAKES = {
     "a source on another host": Mistake(["node7:/data", "archive"], "node7:/data: does not exist; on another host?"),
     "a bucket": Mistake(["s3://bucket/data", "archive"], "on another host? pcopy reaches no other hosts"),
     "rsync's -z": Mistake(
-        ["-avz", "results", "archive"], "-z in -avz: pcopy does not compress for the way; leave it out"
+        ["-avz", "results", "archive"], "-z in -avz: pcopy does not compress during transfer; leave it out"
     ),
     "rsync's -n": Mistake(["-n", "results", "archive"], "results: not a number of processes"),
     "rsync's -e": Mistake(["-e", "ssh", "results", "archive"], "-e: pcopy reaches no other hosts"),
     "rsync's rules": Mistake(["--exclude=- *.o", "results", "archive"], "a rule in rsync's form"),
     "rsync's --include without --exclude": Mistake(
-        ["--include", "*.h5", "data", "new"], "for that alone: --exclude '*' --include '*/' --include '*.h5'"
+        ["--include", "*.h5", "data", "new"], "to select only these: --exclude '*' --include '*/' --include '*.h5'"
     ),
     "rsync's order of rules": Mistake(
         ["--include=*.h5", "--exclude=*", "data", "new"], "data: the filters select nothing in it"
     ),
     "cp's -t": Mistake(["-t", "archive", "results"], "-t: write DST last"),
-    "cp's -i": Mistake(["-i", "results", "archive"], "to keep what is there, write --existing skip"),
+    "cp's -i": Mistake(["-i", "results", "archive"], "to keep existing files, write --existing skip"),
     "pcopy's --errors": Mistake(["--errors", "x", "data", "new"], "--errors: errors go to standard error", "pverify"),
     "drm's --lite": Mistake(["--lite", "data"], "--lite: prm has one way to remove", "prm"),
     "filters where nothing is walked": Mistake(

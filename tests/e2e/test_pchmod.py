@@ -291,7 +291,7 @@ REFUSED = (
     (("--reference", "missing", "."), b"--reference missing: No such file or directory"),
     (("--owner", "no-such-user", "."), b"there is no user no-such-user"),
     (("--group", "no-such-group", "."), b"there is no group no-such-group"),
-    (("--owner", "0", "644", "."), b"644: is a mode, and a path that is there; write --mode 644 or ./644"),
+    (("--owner", "0", "644", "."), b"644: is a mode, and also an existing path; write --mode 644 or ./644"),
     (("--acl-from", ".", "--mode", "7", "."), b"leave MODE out"),
     (("-h", "644", "."), b"-h"),
     (("-0", "644", "."), b"-0 says how the paths in --from end"),

@@ -310,7 +310,7 @@ def test_an_old_signature_is_kept_unless_it_may_be_replaced(area: Path, tree: Pa
     assert_trouble(beside, f"{area}/manifest: is there already, and kept; --force")
     assert not (area / "new").exists()
     assert ((area / "sig").read_bytes(), (area / "manifest").read_bytes()) == before
-    assert_trouble(pverify("--force", tree, tree), "--force says that --create")
+    assert_trouble(pverify("--force", tree, tree), "--force lets --create")
     (area / "notes").write_bytes(b"mine")
     for force in ([], ["--force"]):
         run = pverify(*force, "--create", area / "notes", tree)

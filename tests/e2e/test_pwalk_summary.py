@@ -256,7 +256,7 @@ REFUSED = {
     ("--from", "nowhere"): "--from nowhere: does not exist",
     ("--from", "list", ".", "list"): "name at most one directory",
     ("--from", "list", "list"): "list: is no directory",
-    ("--from", "list", "-maxdepth", "1"): "-maxdepth: nothing is entered",
+    ("--from", "list", "-maxdepth", "1"): "-maxdepth: with --from no directory is entered",
     ("--from", "list", "--exclude", "x"): "write tests, as -path",
     ("--summary", "--json-lines"): "--summary and --json-lines: both would be printed",
 }

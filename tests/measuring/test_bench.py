@@ -75,7 +75,7 @@ def test_a_copy_that_is_not_like_its_source_ends_it(area: Path) -> None:
     put(area, "cp", 'mkdir "$3"')
     done = run(area, "--only", "small", "--fs", "tmpfs")
     assert done.returncode == 1
-    assert "cp -aT SRC DST && sync -f DST: the copy is not like its source" in done.stderr
+    assert "cp -aT SRC DST && sync -f DST: the copy differs from its source" in done.stderr
 
 
 @pytest.mark.parametrize("how", [("-p", "2"), ("-t", "16")])
