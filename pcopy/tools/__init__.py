@@ -1,1 +1,3 @@
-"""The programs on the engine, a file for each: what it prepares, and what it tells at the end; and what they share."""
+"""The programs that run on the engine, one module each (job preparation, phases and final report), and the code that
+they share.
+"""

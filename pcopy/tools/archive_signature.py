@@ -1,8 +1,9 @@
-"""The signature of what an archive holds, as one process finds it while it lists the members.
+"""The signature of the contents of an archive, computed by one process while it lists the members.
 
-It is that of the tree which would be unpacked: of several members of one name the last one counts, a hard link has the
-contents that its target has where the link stands (or later, if it stands before it), and directories that no member
-describes are included.
+The signature is that of the tree that unpacking would create:
+- Of several members with the same name the last one counts.
+- A hard link has the contents that its target has at the position of the link, or later if the target follows the link.
+- Directories that no member describes are included.
 """
 
 from __future__ import annotations
@@ -31,26 +32,35 @@ from pcopy.tools.archive_tree import LastMember
 
 _END = b"\0"
 _SPECIAL = b""
-"""Stands for the types that are counted together."""
+"""Key of the counter of all types that are counted together (special files)."""
 _key = itemgetter(0)
 _PLACE = 2 + 16
-"""Bytes at the end of a key: two zeros, and the place of a member in the archive."""
+"""Length in bytes of the suffix of a key: two zero bytes, and the offset of a member in the archive as 16 hexadecimal
+digits.
+"""
 _LAST = b"%016x" % END
+"""Suffix of keys that sort after all members of the archive."""
 
 
 class Contradiction(ValueError):
-    """What the archive holds is no tree."""
+    """The members of the archive do not form a tree."""
 
 
 class ArchiveSignature:
+    """Computes the signature of an archive from its members, in this order: ``take`` for each member, ``take_link`` for
+    each hard link, ``signature``.
+    """
+
     def __init__(self, algorithm: Algorithm, block_size: int, open_spool: Callable[[], BinaryIO]) -> None:
         self._algorithm, self._block_size = algorithm, block_size
         self._found, self._links, self._linked = (ExternalSorter(open_spool) for _ in range(3))
         self._top: bytes | None = None
-        """The first member, as long as all others lie below it."""
+        """Path of the first member while all other members are below it; "" if some are not; None before the first
+        member.
+        """
 
     def take(self, found: FoundMember, item: ItemInArchive | None) -> None:
-        """Take the next member, and what it becomes, unless it is a hard link."""
+        """Add the next member; ``item`` is the item that it becomes, or None for a hard link."""
         path = safe_path(found.member.name)
         if item is not None:
             self._found.add(_key_of(path, found.data), marshal.dumps(tuple(item)))
@@ -60,13 +70,19 @@ class ArchiveSignature:
             self._top = b""
 
     def take_link(self, each: LastMember) -> None:
-        """Take a hard link that no later member takes the place of. Links come once all members were taken."""
+        """Add a hard link that no later member replaces. Must not be called before all members were added
+        by ``take``.
+        """
         self._links.add(_key_of(*(each.copied or (safe_path(each.item.member.link), END))), marshal.dumps(each.path))
 
     def signature(self, source: str) -> Signature:
-        """Once all members were taken. Raises ``Contradiction``, ``OSError`` from what waits in spools."""
+        """Return the signature, after all members were added.
+
+        Raise ``Contradiction`` if the members do not form a tree, and ``OSError`` if temporary files cannot be read or
+        written.
+        """
         if self._top is None:
-            raise Contradiction("the archive holds nothing")
+            raise Contradiction("the archive is empty")
         self._follow_links()
         tree = _Tree(self._algorithm, self._top)
         records = heapq.merge(self._found.sorted(), self._linked.sorted(), key=_key)
@@ -81,39 +97,49 @@ class ArchiveSignature:
         )  # fmt: skip
 
     def _follow_links(self) -> None:
-        """Make each link an item of its own. Raises ``Contradiction``."""
+        """Turn each hard link into an item with the contents of its target. Raise ``Contradiction`` if the target does
+        not exist.
+        """
         marked = heapq.merge(_marked(self._found, 0), _marked(self._links, 1), key=itemgetter(0, 1))
-        name, meant = b"", ItemInArchive(0, items.DIRECTORY, 0, b"")
+        name, target_item = b"", ItemInArchive(0, items.DIRECTORY, 0, b"")
         for key, is_link, value in marked:
             if not is_link:
-                name, meant = key[:-_PLACE], ItemInArchive.unpacked(value)
+                name, target_item = key[:-_PLACE], ItemInArchive.unpacked(value)
                 continue
             path = marshal.loads(value)
-            is_there = key[:-_PLACE] == name and key[-16:] in (_LAST, b"%016x" % meant.at)
-            if not is_there or meant.kind == items.DIRECTORY:
-                its = shown(key[:-_PLACE].replace(_END, b"/"))
-                raise Contradiction(f"{shown(path)}: is a hard link, and no file of that name is there: {its}")
-            self._linked.add(_key_of(path, END), marshal.dumps(tuple(meant._replace(at=END))))
+            is_there = key[:-_PLACE] == name and key[-16:] in (_LAST, b"%016x" % target_item.at)
+            if not is_there or target_item.kind == items.DIRECTORY:
+                target = shown(key[:-_PLACE].replace(_END, b"/"))
+                raise Contradiction(
+                    f"{shown(path)}: is a hard link to a name that is not a file in the archive: {target}"
+                )
+            self._linked.add(_key_of(path, END), marshal.dumps(tuple(target_item._replace(at=END))))
 
     def close(self) -> None:
+        """Release the temporary files."""
         for sorter in (self._found, self._links, self._linked):
             sorter.close()
 
 
 def _key_of(path: bytes, at: int) -> bytes:
+    """Return the sort key of a member: its path in the order of a walk, then its offset ``at`` in the archive."""
     return b"%b\0\0%016x" % (order_key(path), at)
 
 
 def _target(record: KeyValue) -> bytes:
+    """Return the key of a record without the offset: the path."""
     return record[0][:-_PLACE]
 
 
 def _marked(sorter: ExternalSorter, mark: int) -> Iterator[tuple[bytes, int, bytes]]:
+    """Yield (key, ``mark``, value) for all records of ``sorter``."""
     return ((key, mark, value) for key, value in sorter.sorted())
 
 
 class _Tree:
-    """Takes items in the order of a walk; digests of directories are made as they are left."""
+    """Computes the digest of a tree from its items in the order of a walk. A directory is digested when the walk leaves
+    it.
+    """
 
     def __init__(self, algorithm: Algorithm, top: bytes) -> None:
         self._algorithm, self._top = algorithm, top
@@ -121,14 +147,14 @@ class _Tree:
         self._counts = dict.fromkeys((items.FILE, items.DIRECTORY, items.SYMLINK, _SPECIAL), 0)
         self._bytes = 0
         self._last = b""
-        """The last one, if it is no directory."""
+        """Path of the last item if it is not a directory, else ""."""
         self._whole = b""
-        """The digest of the top."""
+        """Digest of the top item."""
 
     def take(self, path: bytes, item: ItemInArchive) -> None:
-        """Raises ``Contradiction``."""
+        """Add the next item. Raise ``Contradiction`` if it is below an item that is not a directory."""
         if self._last and path.startswith(self._last + b"/"):
-            raise Contradiction(f"{shown(self._last)}: is no directory, and something lies in it: {shown(path)}")
+            raise Contradiction(f"{shown(self._last)}: is no directory, but a member is below it: {shown(path)}")
         is_directory = item.kind == items.DIRECTORY
         self._last = b"" if is_directory else path
         self._enter(path if is_directory else path.rpartition(b"/")[0], is_top=path == self._top)
@@ -145,18 +171,20 @@ class _Tree:
             self._open[-1][1].add(kind, path.rpartition(b"/")[2], digest)
 
     def _enter(self, path: bytes, *, is_top: bool) -> None:
-        """Leaves directories until ``path`` lies in the last one, and enters those that lead there."""
+        """Leave directories until ``path`` is the innermost one or below it, then enter the directories on the way to
+        ``path``.
+        """
         while self._open and self._open[-1][0] != path and not (path + b"/").startswith(_within(self._open[-1][0])):
             self._leave()
         if self._open and self._open[-1][0] == path:
             return
         if not self._open:
-            if is_top and path != self._top:  # the top is no directory
+            if is_top and path != self._top:  # The top item is not a directory.
                 return
             self._begin(self._top)
-        while (here := self._open[-1][0]) != path:
-            rest = path[len(_within(here)) :]
-            self._begin(_within(here) + rest.partition(b"/")[0])
+        while (innermost := self._open[-1][0]) != path:
+            rest = path[len(_within(innermost)) :]
+            self._begin(_within(innermost) + rest.partition(b"/")[0])
 
     def _begin(self, path: bytes) -> None:
         self._open.append((path, items.DirectoryHasher(self._algorithm)))
@@ -167,6 +195,7 @@ class _Tree:
         self._add(items.DIRECTORY, path, hasher.digest())
 
     def end(self) -> tuple[bytes, Tally]:
+        """Leave all directories. Return the digest of the top item, and the counts."""
         while self._open:
             self._leave()
         files, directories, symlinks, special = self._counts.values()
@@ -174,4 +203,5 @@ class _Tree:
 
 
 def _within(directory: bytes) -> bytes:
+    """Return the prefix of all paths below ``directory``; "" for the top."""
     return directory + b"/" if directory else b""

@@ -1,7 +1,7 @@
-"""What would be there if an archive were unpacked into an empty directory, as one process finds it for ``ptar -t``.
+"""The tree that results if an archive is unpacked into an empty directory, determined by one process for ``ptar -t``.
 
-The names are compared by the functions that ``ptar -x`` uses
-(``pcopy.tasks.archive.names``), so both reject the same members.
+The names are compared by the functions that ``ptar -x`` uses (``pcopy.tasks.archive.names``), so both reject the same
+members.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ from pcopy.tasks.archive.names import (
 from pcopy.tasks.archive.to_unpack import ToUnpack, key_of, packed_at
 
 _AT_ONCE = 1024
-"""Members that are handed on together."""
+"""Number of members after which the collected records are passed to the sorters."""
 
 
 class LastMember(NamedTuple):
-    """A member that no later one takes the place of. The size in ``item`` is that of its data in the archive.
+    """A member that no later member replaces. The size in ``item`` is that of its data in the archive.
 
-    ``problem``: why it cannot be unpacked, or "". ``copied``: it is a hard link to the member of this name at this
-    place, and a later member takes the name. Other hard links refer to names of members that are none.
+    Fields:
+    - ``item``: the member as ``ptar -x`` would unpack it.
+    - ``problem``: the reason why the member cannot be unpacked, or "".
+    - ``copied``: for a hard link whose target is replaced by a later member: the name and the offset of the target,
+      whose contents the link gets. Else None.
     """
 
     item: ToUnpack
@@ -45,12 +48,14 @@ class LastMember(NamedTuple):
 
     @property
     def path(self) -> bytes:
-        """Where it would be unpacked to."""
+        """The path to which the member would be unpacked."""
         return os.path.join(self.item.path, self.item.name) if self.item.name else self.item.path
 
 
 class ArchiveTree:
-    """Takes the members of an archive; then it knows those that are there in the end, and which ones fail."""
+    """Collects all members of an archive, then yields those that remain after unpacking, and the reasons
+    why some fail.
+    """
 
     def __init__(self, open_spool: Callable[[], BinaryIO]) -> None:
         self._open_spool = open_spool
@@ -59,8 +64,12 @@ class ArchiveTree:
         self._number = 0
 
     def add(self, found: FoundMember, trouble: str) -> None:
-        """Add a member that is not refused; ``trouble``: why it fails if no later one has its name. Raises
-        ``OSError``."""
+        """Add a member. Raise ``OSError`` if temporary files cannot be written.
+
+        Args:
+            found: a member whose name is acceptable.
+            trouble: the reason why the member fails if no later member replaces it, or "".
+        """
         path = safe_path(found.member.name)
         member = found.member._replace(xattrs=(), extents=None, size=found.stored, user=b"")
         self._records.add(path, member, found.data, packed_at(path, member, found.data, trouble))
@@ -69,12 +78,15 @@ class ArchiveTree:
             self._hand_on()
 
     def _hand_on(self) -> None:
+        """Pass the collected records to the sorters."""
         for sorter, records in ((self._members, self._records.members), (self._marks, self._records.marks)):
             sorter.extend(records[0])
         self._records = NameRecords(1)
 
     def last_members(self) -> Iterator[LastMember]:
-        """Yield the members that no later one takes the place of. Raises ``OSError``."""
+        """Yield the members that no later member replaces. Raise ``OSError`` if temporary files cannot be read or
+        written.
+        """
         self._hand_on()
         rivals = self._compare()
         for found in by_directory(self._members.sorted(), _AT_ONCE):
@@ -88,6 +100,7 @@ class ArchiveTree:
                     yield LastMember(each, refused.strerror or "", None)
 
     def _compare(self) -> Rivals:
+        """Compare the names of all members, resolve hard links, and return the names that conflict."""
         rivals = Rivals()
         for rival in compared(self._members.sorted(), self._marks.sorted()):
             if isinstance(rival, RivalName):
@@ -104,5 +117,6 @@ class ArchiveTree:
         return rivals
 
     def close(self) -> None:
+        """Release the temporary files."""
         for sorter in (self._members, self._marks, self._links):
             sorter.close()

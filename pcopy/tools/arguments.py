@@ -1,6 +1,6 @@
-"""The command lines of the programs, understood: values that ``pcopy.cli`` makes of words.
+"""The parsed command lines of the programs: values that ``pcopy.cli`` creates from the words of the user.
 
-Rule: a resumed job copies what it was asked to copy. Options that say how it works may be given anew.
+Rule: a resumed job copies what it was originally asked to copy. Only options that control how it works may be changed.
 """
 
 from __future__ import annotations
@@ -29,23 +29,35 @@ _RENEWED = {
     "bwlimit": "bwlimit",
     "oplimit": "oplimit",
 }
+"""Options that may be changed when a job is resumed: name of the option, and the field of ``Options``."""
 _NOT_ASKED = {
     *_RENEWED.values(),
     *("umask", "dry_run", "select", "itemize", "after", "before", "nul_separated", "walk", "sequential"),
 }
+"""Fields of ``Options`` that are not compared with a stored job: they do not influence the result in the destination,
+or are compared field by field (``select``).
+"""
 _IMPLY_A_HASH = frozenset(("--signature", "--manifest", "--verify", "--repair"))
+"""Options that choose a hash if ``--hash`` is not given."""
 _WORDS = {"patterns": "--exclude and --include"}
+"""Words of the command line for fields of ``Options`` that are not named like an option."""
 
 
 ALONE = b""
-"""What ``--resume`` means without a job: the only one that there is."""
+"""Value of ``Asked.resume`` for ``--resume`` without a job: the only unfinished job."""
 
 
 class Asked(NamedTuple):
-    """What is to be done with older jobs, if anything; ``given`` are the options that came with that.
+    """What the command line asks to be done with older jobs: resume, list, discard or control them.
 
-    The job ``control`` is to be changed as ``change`` says.
-    ``discard`` names jobs, or is empty where all that nobody has worked on for ``older_than`` seconds are meant.
+    Fields:
+    - ``resume``: the job to resume, ``ALONE``, or None.
+    - ``jobs``: True if jobs are to be listed.
+    - ``discard``: the jobs to discard; empty: all jobs that were inactive for ``older_than`` seconds; None: none.
+    - ``given``: the names of the options that were given as well.
+    - ``older_than``: the minimum age in seconds for ``discard``, or None.
+    - ``control``: the running job to be changed, or None.
+    - ``change``: how the job ``control`` is to be changed.
     """
 
     resume: bytes | None = None
@@ -58,16 +70,23 @@ class Asked(NamedTuple):
 
     @property
     def anything(self) -> bool:
+        """True if the command line asks for something to be done with older jobs."""
         is_asked = self.resume is not None or self.discard is not None or self.control is not None
         return self.jobs or is_asked
 
 
 class CopyArguments(NamedTuple):
-    """A command line, understood.
+    """The parsed command line of ``pcopy``.
 
-    ``ranks`` is 0 where ``-n`` was not given, and ``in_flight`` where that is automatic; ``options.umask`` is left at
-    its default. Where an older job is ``asked`` for, ``sources`` and ``destination`` are empty. ``keeping.directory``
-    is empty where the user has named none. ``force``: also where there seems to be too little room.
+    Fields:
+    - ``sources``, ``destination``: the paths; empty if ``asked`` refers to an older job.
+    - ``ranks``: the number of ranks; 0 if ``-n`` was not given.
+    - ``in_flight``: operations that each rank keeps under way; 0: automatic.
+    - ``options``: the options of the job; its ``umask`` has the default value here.
+    - ``is_kept``: True if the job may be recorded for ``--resume``.
+    - ``keeping``: how the job is recorded; its ``directory`` is empty if the user named none.
+    - ``force``: True if the copy is to start even if there seems to be too little free space.
+    - ``program``: the name under which the program was called.
     """
 
     sources: tuple[bytes, ...]
@@ -85,8 +104,14 @@ class CopyArguments(NamedTuple):
 
 
 class ByProperties(NamedTuple):
-    """The properties by which two trees are compared (bits of ``pcopy.tasks.compare.properties``), and seconds by which
-    times may differ; classes of items and the files that list them. ``nul``: paths in these end with a NUL."""
+    """The options of ``pverify --compare``.
+
+    Fields:
+    - ``wanted``: the properties that are compared, as bits (``pcopy.tasks.compare.properties``).
+    - ``window``: seconds by which times may differ.
+    - ``lists``: (class of items, file to which their paths are written), one for each ``--output``.
+    - ``nul``: True if paths in these files end with a NUL byte.
+    """
 
     wanted: int
     window: int = 0
@@ -95,7 +120,10 @@ class ByProperties(NamedTuple):
 
 
 class VerifyArguments(NamedTuple):
-    """A command line, understood; in its options a ``block_size`` of 0 and an empty ``hash`` were not given."""
+    """The parsed command line of ``pverify``.
+
+    In ``options``, a ``block_size`` of 0 and an empty ``hash`` mean that the option was not given.
+    """
 
     paths: tuple[bytes, ...]
     create: bytes = b""
@@ -109,7 +137,7 @@ class VerifyArguments(NamedTuple):
 
 
 class TreeArguments(NamedTuple):
-    """What the command lines of all tools say that go through trees in place."""
+    """The part of the command line that is common to all programs that process trees in place."""
 
     paths: tuple[bytes, ...]
     ranks: int = 0
@@ -117,13 +145,20 @@ class TreeArguments(NamedTuple):
     options: Options = Options(sync=False)
     telling: Telling = Telling()
     listing: bytes = b""
-    """The file of ``--from``, or empty: then ``paths`` are not taken, and one at most is there, in which all lies."""
+    """The file of ``--from``, or empty. If it is given, ``paths`` has at most one element: the directory that contains
+    all listed items.
+    """
     nul: bool = False
 
 
 class RemoveArguments(NamedTuple):
-    """A command line, understood. ``missing_is_fine``: a path that is not there is no failure. ``whole``: directories
-    that a list names go with all that is in them."""
+    """The parsed command line of ``prm``.
+
+    Fields:
+    - ``yes``: True if items are removed without a question.
+    - ``missing_is_fine``: True if a path that does not exist is not a failure.
+    - ``whole``: True if listed directories are removed with all their contents.
+    """
 
     tree: TreeArguments
     yes: bool = False
@@ -132,7 +167,9 @@ class RemoveArguments(NamedTuple):
 
 
 class ArchiveArguments(NamedTuple):
-    """A command line of ptar, understood. ``directory`` is where paths begin, or members go."""
+    """The parsed command line of ``ptar``. ``directory`` (``-C``) is the directory that paths are relative to, or into
+    which members are unpacked.
+    """
 
     archive: bytes
     paths: tuple[bytes, ...]
@@ -142,12 +179,14 @@ class ArchiveArguments(NamedTuple):
     options: Options = Options()
     telling: Telling = Telling()
     listing: bytes = b""
-    """The file that lists what is archived; ``nul``: paths in it end with a NUL."""
+    """The file of ``-T``, which lists what is archived or unpacked; ``nul`` is True if its paths end with a
+    NUL byte.
+    """
     nul: bool = False
 
 
 class StripeArguments(NamedTuple):
-    """A command line, understood. ``stripe`` is empty where layouts are only looked at."""
+    """The parsed command line of ``pstripe``. ``stripe`` is empty if layouts are only reported."""
 
     tree: TreeArguments
     stripe: str = ""
@@ -155,7 +194,7 @@ class StripeArguments(NamedTuple):
 
 
 class BroadcastArguments(NamedTuple):
-    """A command line, understood."""
+    """The parsed command line of ``pbcast``."""
 
     files: tuple[bytes, ...]
     directory: bytes
@@ -168,9 +207,18 @@ class BroadcastArguments(NamedTuple):
 
 
 class BenchArguments(NamedTuple):
-    """A command line, understood. ``files`` and ``size`` (bytes) are those of each rank; a measurement takes so many
-    ``seconds``, and is made as often as ``repeats`` says. ``blocks`` are sizes in bytes; without ``tests`` all are
-    made; ``svg`` is a file, or empty."""
+    """The parsed command line of ``pdbench``.
+
+    Fields:
+    - ``files``: the number of files of each rank.
+    - ``size``: the number of bytes that each rank writes and reads.
+    - ``seconds``: the maximum duration of a measurement.
+    - ``blocks``: the block sizes in bytes.
+    - ``repeats``: how often each measurement is made.
+    - ``tests``: the names of the tests; empty: all.
+    - ``most_in_flight``: the maximum number of operations that a rank keeps under way.
+    - ``svg``: the file for the chart, or empty.
+    """
 
     directory: bytes
     files: int
@@ -189,7 +237,9 @@ class BenchArguments(NamedTuple):
 
 
 class WalkArguments(NamedTuple):
-    """A command line, understood. ``now`` is when it was: ages count back from then."""
+    """The parsed command line of ``pwalk``. ``now`` is the time when it was parsed, in nanoseconds since the epoch:
+    ages are relative to it.
+    """
 
     tree: TreeArguments
     expression: Expression
@@ -207,28 +257,30 @@ class WalkArguments(NamedTuple):
 
 
 class ChangeArguments(NamedTuple):
-    """A command line, understood; ``change`` as in ``Options``."""
+    """The parsed command line of ``pchmod``; ``change`` as in ``Options``."""
 
     tree: TreeArguments
     change: tuple[str, int, int, bytes, bytes] = ("", -1, -1, b"", b"")
 
     @property
     def names_owner(self) -> bool:
-        """Do items get another owner or group?"""
+        """True if the owner or the group is to be changed."""
         return self.change[1:3] != (-1, -1)
 
     @property
     def is_owner_alone(self) -> bool:
-        """Do they get nothing else?"""
+        """True if nothing but the owner and the group is to be changed."""
         return self.names_owner and not (self.change[0] or self.change[3])
 
 
 def asked_for(arguments: CopyArguments) -> dict[str, Any]:
-    """What a command line asks to be left in the destination, for comparison with a stored job, by option.
+    """Return the options that determine the result in the destination, by option word, for comparison with a stored
+    job.
 
-    The paths are as the user gave them, from the root: what DST resolves to changes as soon as it exists.
+    Paths are absolute but otherwise as the user gave them: the target to which DST resolves changes as soon as DST
+    exists.
     """
-    wanted: dict[str, Any] = {
+    compared: dict[str, Any] = {
         "SRC": tuple(_from_root(source) for source in arguments.sources),
         "DST": _from_root(arguments.destination),
         "--no-target-directory": arguments.no_target_directory,
@@ -237,17 +289,23 @@ def asked_for(arguments: CopyArguments) -> dict[str, Any]:
     for name, value in options.items():
         if name not in _NOT_ASKED:
             word = _WORDS.get(name) or "--" + name.replace("_", "-")
-            wanted[word] = tuple(value) if isinstance(value, tuple) else value
-    return wanted
+            compared[word] = tuple(value) if isinstance(value, tuple) else value
+    return compared
 
 
 def refuse_different(
     stored: StoredJob, arguments: CopyArguments, words: Sequence[str], resolved: Callable[[], Sequence[Root]]
 ) -> None:
-    """Raises ``Refused`` if the job was begun with other ``arguments`` than these, which ``words`` say.
+    """Raise ``Refused`` if the stored job was started with arguments that differ from ``arguments``.
 
-    What DST means may have changed since: so its words and these are compared by what they mean now, which for these
-    is ``resolved``.
+    Args:
+        stored: the stored job.
+        arguments: the parsed command line.
+        words: the words of the command line.
+        resolved: returns the roots that ``arguments`` resolve to now.
+
+    The meaning of DST may have changed since the job was started. So if SRC or DST differ as text, the stored ones and
+    these are compared by the roots that both resolve to now.
     """
     from pcopy.jobs.earlier_jobs import are_same, means_now
 
@@ -261,18 +319,28 @@ def refuse_different(
         raise Refused(
             f"{shown(arguments.keeping.directory)}: holds an unfinished job with other arguments "
             f"(different: {', '.join(different)}): name another directory, "
-            f"or go on with it: {resuming(stored.path)}"
+            f"or resume it: {resuming(stored.path)}"
         )
 
 
 def _from_root(path: bytes) -> bytes:
-    """``path`` as it was given, behind the current directory if that matters; where it does not, there may be none."""
+    """Return ``path`` as an absolute path. The current directory is not read if ``path`` is absolute already: it may
+    have been removed.
+    """
     return path if path.startswith(b"/") else os.path.join(os.getcwdb(), path)
 
 
 def renewed(stored: Options, now: Options, given: frozenset[str] | None) -> Options:
-    """The options of a resumed job: the stored ones, but for those that were ``given`` now; None: on a whole command
-    line, on which an option that is missing has its default. Raises ``Refused``."""
+    """Return the options of a resumed job: the stored ones, except those that may be changed and are given now.
+
+    Args:
+        stored: the options that the job was started with.
+        now: the options of this command line.
+        given: the names of the options on this command line. None: the command line is complete, so that an option that
+            is missing has its default value.
+
+    Raise ``Refused`` if the resulting options contradict each other.
+    """
     fields = {field: getattr(now, field) for name, field in _RENEWED.items() if given is None or name in given}
     options = stored._replace(**fields, itemize=now.itemize)
     if options.verify and not options.sync:

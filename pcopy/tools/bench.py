@@ -1,4 +1,6 @@
-"""``pdbench`` as a tool: on rank 0, which steps are measured, whether there is room, and what is told of them."""
+"""``pdbench``: measure a file system. Rank 0 chooses the steps, checks that there is enough free space, and reports the
+results.
+"""
 
 from __future__ import annotations
 
@@ -28,34 +30,41 @@ from pcopy.tools.summary import summary_values
 from pcopy.units import show_seconds, show_size
 
 OF_FILES = (Test.CREATE, Test.STAT, Test.OPEN, Test.READDIR, Test.RENAME, Test.UNLINK)
-"""In this order: each finds what the ones before have left."""
+"""The metadata tests, in the order in which they run: each needs the files that the tests before it created."""
 
 WARM_UP = 20_000
-"""Microseconds of a test before the first measurement, which would be too slow: libraries, names and files are new."""
+"""Microseconds that each test runs before the first measurement, whose rate would be too low while libraries, names and
+files are not cached.
+"""
 
 EMPTY_FILE = 512
-"""Bytes that a file without contents may take: an inode, and its name."""
+"""Bytes that an empty file may occupy: its inode and its directory entry."""
 
 
 def _measured(totals: Totals) -> Done:
+    """Return the progress of the phase ``measure``, in operations and bytes; the total is unknown."""
     return Done(totals.files, totals.files, totals.bytes, totals.bytes, totals.bytes, False)
 
 
 STAGES: Stages = {"measure": Stage(_measured, measured=False)}
+"""The only stage of progress."""
 
 
 def ladder(most: int, factor: int) -> list[int]:
-    """1, 1 · factor, … and ``most`` itself."""
-    steps, number = [], 1
-    while number < most:
-        steps.append(number)
-        number *= factor
+    """Return the numbers 1, ``factor``, ``factor``² and so on that are smaller than ``most``, followed by ``most``."""
+    steps, value = [], 1
+    while value < most:
+        steps.append(value)
+        value *= factor
     return [*steps, most]
 
 
 def steps_of(arguments: BenchArguments, ranks: int) -> list[Step]:
-    """All that is measured on up to so many ``ranks``. What is repeated is so when all else has been measured: what
-    disturbs for a while disturbs one of the repeats."""
+    """Return all steps of the benchmark on up to ``ranks`` ranks, in the order in which they run.
+
+    Each repeat begins after all other steps were measured once, so that a temporary disturbance affects only one of the
+    repeats.
+    """
     microseconds = max(1, round(arguments.seconds * 1e6))
     tests = [test for test in OF_FILES if not arguments.tests or test.name.lower() in arguments.tests]
     begins: list[Step] = []
@@ -75,10 +84,10 @@ def steps_of(arguments: BenchArguments, ranks: int) -> list[Step]:
             begins.append(Step(int(test), number, 1, False, arguments.files, min(WARM_UP, microseconds)))
     moving = [test for test in (Test.WRITE, Test.READ) if not arguments.tests or test.name.lower() in arguments.tests]
     for block in arguments.blocks if moving else ():
-        most = arguments.size // block * block
+        amount = arguments.size // block * block
         for number, shared in [(number, shared) for number in ladder(ranks, 2) for shared in (False, True)]:
             for test in (Test.WRITE, Test.READ)[: 2 if Test.READ in moving else 1] if number > 1 or not shared else ():
-                step = Step(int(test), number, 1, shared, most, microseconds, rounds + 1, block, arguments.direct)
+                step = Step(int(test), number, 1, shared, amount, microseconds, rounds + 1, block, arguments.direct)
                 steps.append(step)
     of_data = [step for step in steps if step.block == arguments.blocks[0] and step.ranks in (1, ranks)]
     begins += [step._replace(round=0, microseconds=min(WARM_UP, microseconds)) for step in of_data]
@@ -87,7 +96,7 @@ def steps_of(arguments: BenchArguments, ranks: int) -> list[Step]:
 
 
 class BenchDirector(RepeatableDirector):
-    """One phase: each step begins when the one before is over."""
+    """Director of ``pdbench``: there is one phase, in which each step starts when the one before it has ended."""
 
     def first_tasks(self, phase: int) -> Iterable[Spawn]:
         return [Spawn(phase, encode(task), 0, owner=owner) for owner, task in self._first()]
@@ -100,7 +109,7 @@ class BenchDirector(RepeatableDirector):
 
 
 class Benchmark(RepeatableTool):
-    """An operation counts as an item, and as copied."""
+    """The program ``pdbench``. In its counters, an operation is an item that counts as copied."""
 
     name = "pdbench"
     writes = True
@@ -112,29 +121,34 @@ class Benchmark(RepeatableTool):
         return "measure"
 
     def discard(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
-        """Rank 0 removes the private directory, however the job has ended."""
+        """Remove the private directory on rank 0, however the job has ended."""
         if rank.number == 0:
             private = notebook_of(rank).private
             if private is not None:
-                private.remove()  # what is left is told of at the end
+                private.remove()  # ``tell_end`` calls it once more and reports what could not be removed.
 
 
 BENCHMARK = Benchmark()
+"""The only instance of ``Benchmark``."""
 
 
 class BenchPreparation(SummedPreparation):
-    program, incomplete = "pdbench", "a measurement failed, and those after it were not made"
+    """The job of ``pdbench`` on rank 0: checks the arguments, chooses the steps, and reports the results."""
+
+    program, incomplete = "pdbench", "a measurement failed, and later ones were not made"
     stopped = "the tables show what was measured before"
 
     def __init__(self, arguments: BenchArguments) -> None:
-        """Raises ``Refused``; nothing is touched."""
+        """Check the arguments and prepare the job. Raise ``Refused`` if nothing can be measured in the directory;
+        nothing is modified.
+        """
         super().__init__(arguments.ranks, 1, arguments.telling, dry_run=arguments.dry_run)
         self.arguments = arguments
         root = root_read(arguments.directory, follow=True)
         if root.item:
             raise Refused(f"{shown(arguments.directory)}: is no directory; name one on the file system to be measured")
         if not os.access(root.target, os.W_OK | os.X_OK):
-            raise Refused(f"{shown(arguments.directory)}: may not be written, and files have to be made in it")
+            raise Refused(f"{shown(arguments.directory)}: no permission to create files in it")
         options = Options(termination=arguments.termination, sync=False, dry_run=arguments.dry_run)
         self.job = Job(os.urandom(5).hex(), 1, (root,), options)
         self.steps: list[Step] = []
@@ -143,14 +157,16 @@ class BenchPreparation(SummedPreparation):
         self._svg = OutputFile(arguments.svg) if arguments.svg else None
 
     def begin(self, ranks: int) -> None:
-        """Raises ``Refused`` if there is too little room."""
+        """Choose the steps for this number of ranks. Raise ``Refused`` if there is too little free space for their
+        files.
+        """
         self.steps = steps_of(self.arguments, ranks)
         self._needs = max((step.most * step.ranks for step in self.steps if step.block), default=0)
         self._files = max((step.most * step.ranks for step in self.steps if not step.block), default=0)
         root = self.job.roots[0]
         try:
             free = free_on(root.target)
-        except OSError:  # unknown: a measurement reports what cannot be written
+        except OSError:  # The free space is unknown. A measurement that cannot write reports the error.
             return
         needed = self._needs + self._files * EMPTY_FILE
         if free.bytes < needed:
@@ -158,13 +174,14 @@ class BenchPreparation(SummedPreparation):
                           f"{show_size(free.bytes)} are free; choose a smaller --size or fewer --files")  # fmt: skip
         if 0 <= free.inodes < self._files + 2 * ranks:
             raise Refused(f"{shown(root.target_shown)}: {self._files:,} files are needed at a time, and "
-                          f"{free.inodes:,} can be made; choose fewer --files")  # fmt: skip
+                          f"{free.inodes:,} can be created; choose fewer --files")  # fmt: skip
 
     def announce(self) -> None:
         if self.telling.verbose:
             tell("pdbench", self._planned())
 
     def _planned(self) -> str:
+        """Return a description of the measurements that will be made, for people."""
         measured = [step for step in self.steps if step.is_measured]
         seconds = sum(step.microseconds for step in measured) / 1e6
         return (
@@ -175,6 +192,7 @@ class BenchPreparation(SummedPreparation):
 
     @property
     def _private(self) -> bytes:
+        """Path of the private directory in which everything is measured."""
         return os.path.join(self.job.roots[0].target_shown, private_name(self.job))
 
     def sink(self, screen: Sink) -> Sink:
@@ -185,14 +203,17 @@ class BenchPreparation(SummedPreparation):
         return OK
 
     def tell_how_to_go_on(self) -> None:
-        """All ranks have ended by now."""
+        """Remove the private directory, and report if it cannot be removed. All ranks have ended when this
+        is called.
+        """
         private = self._book.private if self._book else None
-        left = private.remove() if private is not None else ""
-        if left:
-            tell("pdbench", f"{shown(self._private)}: {left}")
+        remaining = private.remove() if private is not None else ""
+        if remaining:
+            tell("pdbench", f"{shown(self._private)}: {remaining}")
 
     @property
     def _taken(self) -> Sequence[Taken]:
+        """The results: for each step the repeat with the median rate."""
         return medians(self._book.taken) if self._book else ()
 
     def tell_end(self, ended: Ended, ranks: int) -> int:
@@ -205,16 +226,19 @@ class BenchPreparation(SummedPreparation):
             return
         yield from tables(self._taken)
         yield from advice(self._taken)
-        times = "once" if self.arguments.repeats == 1 else f"{self.arguments.repeats} times (medians are told)"
+        times = "once" if self.arguments.repeats == 1 else f"{self.arguments.repeats} times (medians are shown)"
         yield f"in {show_seconds(seconds)} with up to {counted(ranks, 'rank', 'ranks')}, each measured {times}"
 
     def _draw(self, status: int) -> int:
+        """Write the chart of ``--svg``, if asked for. Return ``status``, or a worse one if the file cannot
+        be written.
+        """
         if self._svg is None or not self._taken:
             return status
         try:
             self._svg.replace(DRAWN.encode() + drawing(self._taken, shown(self.job.roots[0].target_shown)).encode())
         except OSError as error:
-            tell("pdbench", f"{shown(self._svg.path)}: the picture could not be written: {error.strerror}")
+            tell("pdbench", f"{shown(self._svg.path)}: the chart could not be written: {error.strerror}")
             return max(status, INCOMPLETE)
         finally:
             self._svg.close()

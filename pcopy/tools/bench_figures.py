@@ -1,4 +1,4 @@
-"""What ``pdbench`` tells of what was measured: tables, advice in words, values for programs, and a picture."""
+"""The results of ``pdbench`` in four forms: tables, advice in words, values for ``--json``, and a chart as SVG."""
 
 from __future__ import annotations
 
@@ -15,53 +15,63 @@ from pcopy.text import counted
 from pcopy.units import show_size
 
 ENOUGH = 0.95
-"""Fewer ranks, and fewer operations in flight, are advised if they reach this part of the best rate."""
+"""Share of the best rate that is good enough: the smallest number of ranks and of operations in flight that reaches it
+is recommended.
+"""
 
 UNSURE = 0.5
-"""If repeats of a measurement differ by more than this part of its rate, as a rule, nothing is advised."""
+"""If the repeats of a measurement typically differ by more than this share of its rate, no advice is given."""
 
 WALL = 0.7
-"""If one directory reaches less than this part of what directories of their own do, that is told."""
+"""The user is told if one shared directory reaches less than this share of the rate that separate directories reach."""
 
 _LAYOUTS = ((True, "all files in one directory"), (False, "a directory for each rank"))
+"""The two layouts of metadata tests: value of ``Step.shared``, and title."""
 _FILES = ((False, "a file for each rank"), (True, "one file for all ranks, a segment for each"))
+"""The two layouts of data tests: value of ``Step.shared``, and title."""
 _OVERALL = (Test.CREATE, Test.STAT, Test.OPEN, Test.UNLINK)
-"""What copying or removing a tree of small files consists of."""
+"""The tests that together represent copying or removing a tree of small files."""
 
 
-def _files(taken: Sequence[Taken], shared: bool | None = None) -> list[Taken]:
-    return [each for each in taken if not _moves(each) and shared in (None, each.step.shared) and each.number]
+def _files(results: Sequence[Taken], shared: bool | None = None) -> list[Taken]:
+    """Return the results of metadata tests, of one layout if ``shared`` is not None."""
+    return [each for each in results if not _moves(each) and shared in (None, each.step.shared) and each.number]
 
 
-def _data(taken: Sequence[Taken], shared: bool | None = None) -> list[Taken]:
-    return [each for each in taken if _moves(each) and shared in (None, each.step.shared) and each.number]
+def _data(results: Sequence[Taken], shared: bool | None = None) -> list[Taken]:
+    """Return the results of data tests, of one layout if ``shared`` is not None."""
+    return [each for each in results if _moves(each) and shared in (None, each.step.shared) and each.number]
 
 
-def _moves(taken: Taken) -> bool:
-    return Test(taken.step.test).moves
+def _moves(result: Taken) -> bool:
+    """True if the test of this result transfers data."""
+    return Test(result.step.test).moves
 
 
-def _name(taken: Taken) -> str:
-    return Test(taken.step.test).name.lower()
+def _name(result: Taken) -> str:
+    """Return the name of the test of a result."""
+    return Test(result.step.test).name.lower()
 
 
-def tables(taken: Sequence[Taken]) -> Iterator[str]:
-    """Rates, a line for each way to work."""
+def tables(results: Sequence[Taken]) -> Iterator[str]:
+    """Yield the lines of the tables: the rates of all tests, one line for each combination of ranks and operations in
+    flight, or of ranks and block size.
+    """
     for shared, title in _LAYOUTS:
-        some = _files(taken, shared)
-        if some:
+        chosen = _files(results, shared)
+        if chosen:
             yield f"operations a second, {title} (readdir: entries a second)"
-            ways = [(each.step.ranks, each.step.in_flight) for each in some]
-            rates = {(each.step.ranks, each.step.in_flight, _name(each)): f"{each.rate:,.0f}" for each in some}
+            ways = [(each.step.ranks, each.step.in_flight) for each in chosen]
+            rates = {(each.step.ranks, each.step.in_flight, _name(each)): f"{each.rate:,.0f}" for each in chosen}
             rows = [(ranks, number, f"{number}") for ranks, number in dict.fromkeys(ways)]
             yield from _table("in flight", rows, rates)
             yield ""
     for shared, title in _FILES:
-        data = _data(taken, shared)
+        data = _data(results, shared)
         if not data:
             continue
-        how = "past the page cache" if data[0].step.direct else "through the page cache"
-        yield f"bytes a second, {title}, {how}; a write ends with fsync"
+        path_text = "bypassing the page cache" if data[0].step.direct else "through the page cache"
+        yield f"bytes a second, {title}, {path_text}; a write ends with fsync"
         ways = [(each.step.ranks, each.step.block) for each in data]
         rates = {(each.step.ranks, each.step.block, _name(each)): show_size(each.rate) for each in data}
         rows = [(ranks, block, show_size(block)) for ranks, block in dict.fromkeys(ways)]
@@ -70,7 +80,13 @@ def tables(taken: Sequence[Taken]) -> Iterator[str]:
 
 
 def _table(second: str, rows: Sequence[tuple[int, int, str]], rates: dict[tuple[int, int, str], str]) -> Iterator[str]:
-    """A row: ranks, and the ``second`` thing, also as it is shown; ``rates`` by both and the name of a test."""
+    """Yield the lines of one table.
+
+    Args:
+        second: title of the second column; the first one is the number of ranks.
+        rows: number of ranks, value of the second column, and that value as text.
+        rates: rate as text, by number of ranks, value of the second column, and name of the test.
+    """
     names = list(dict.fromkeys(name for *_, name in rates))
     yield f"{'ranks':>6}  {second:>10}" + "".join(f"  {name:>11}" for name in names)
     for ranks, number, text in rows:
@@ -78,38 +94,45 @@ def _table(second: str, rows: Sequence[tuple[int, int, str]], rates: dict[tuple[
         yield f"{ranks:>6}  {text:>10}" + "".join(cells)
 
 
-def fastest(taken: Sequence[Taken]) -> Taken:
-    """The one that takes least to be as fast as the best, or nearly so: what differs less than repeats do is chance."""
-    enough = min(ENOUGH, 1 - _spread(taken) / 2) * max(each.rate for each in taken)
+def fastest(results: Sequence[Taken]) -> Taken:
+    """Return the result with the smallest effort (ranks * operations in flight) whose rate is about as good as the
+    best.
+
+    That is a rate of at least the share ``ENOUGH`` of the best one, or of a smaller share if the repeats of a
+    measurement differ by more.
+    """
+    enough = min(ENOUGH, 1 - _spread(results) / 2) * max(each.rate for each in results)
     return min(
-        (each for each in taken if each.rate >= enough),
+        (each for each in results if each.rate >= enough),
         key=lambda each: (each.step.ranks * each.step.in_flight, each.step.ranks, each.step.block),
     )
 
 
-def advice(taken: Sequence[Taken]) -> Iterator[str]:
-    """In plain words: with how much each is fastest, and what that means for the options of pcopy."""
-    if not _is_sure(taken):
+def advice(results: Sequence[Taken]) -> Iterator[str]:
+    """Yield sentences for people: the fastest number of ranks, of operations in flight, and block size, and what they
+    mean for the options of pcopy.
+    """
+    if not _is_sure(results):
         yield (
-            f"no advice: repeats of a measurement differ by {_spread(taken):.0%}: they were too short, or others work "
-            "here; try --time 2 --files 100000 --size 1G"
+            f"no advice: repeats of a measurement differ by {_spread(results):.0%}: they were too short, or "
+            "other programs use the file system; try --time 2 --files 100000 --size 1G"
         )
         return
-    for test in dict.fromkeys(each.step.test for each in _files(taken)):
-        of_test = [each for each in _files(taken) if each.step.test == test]
+    for test in dict.fromkeys(each.step.test for each in _files(results)):
+        of_test = [each for each in _files(results) if each.step.test == test]
         best = fastest(of_test)
-        least = next(each for each in of_test if each.step.shared == best.step.shared)
+        smallest = next(each for each in of_test if each.step.shared == best.step.shared)
         where = " in one directory" if best.step.shared else " in directories of their own"
-        if best.step.ranks == 1:  # for which both are the same
+        if best.step.ranks == 1:  # For one rank, both layouts are the same.
             where = ""
-        yield f"{_DOING[Test(test)]} is fastest with {_way(best)}{where}: {best.rate:,.0f}/s{_times(best, least)}"
-    yield from _wall(taken)
-    overall = best_way(taken)
+        yield f"{_DOING[Test(test)]} is fastest with {_way(best)}{where}: {best.rate:,.0f}/s{_times(best, smallest)}"
+    yield from _wall(results)
+    overall = best_way(results)
     if overall is not None:
         (ranks, in_flight), gain = overall
         yield f"for trees of small files: -n {ranks} --in-flight {in_flight} ({gain:.1f} times as fast as one by one)"
-    for shared, test in dict.fromkeys((each.step.shared, each.step.test) for each in _data(taken)):
-        of_test = [each for each in _data(taken, shared) if each.step.test == test]
+    for shared, test in dict.fromkeys((each.step.shared, each.step.test) for each in _data(results)):
+        of_test = [each for each in _data(results, shared) if each.step.test == test]
         best = fastest(of_test)
         together = " one file together" if shared else ""
         yield (
@@ -118,18 +141,19 @@ def advice(taken: Sequence[Taken]) -> Iterator[str]:
         )
 
 
-def _spread(taken: Sequence[Taken]) -> float:
-    """By which part of the rate repeats of a measurement differ, as a rule."""
-    return median(each.spread for each in taken) if taken else 0.0
+def _spread(results: Sequence[Taken]) -> float:
+    """Return the median of the relative differences between the repeats of a measurement."""
+    return median(each.spread for each in results) if results else 0.0
 
 
-def _is_sure(taken: Sequence[Taken]) -> bool:
-    return _spread(taken) <= UNSURE
+def _is_sure(results: Sequence[Taken]) -> bool:
+    """True if the repeats agree well enough for giving advice."""
+    return _spread(results) <= UNSURE
 
 
 _DOING = {
     Test.CREATE: "creating",
-    Test.STAT: "looking at files (stat)",
+    Test.STAT: "reading the status of files (stat)",
     Test.OPEN: "opening",
     Test.READDIR: "reading directories",
     Test.RENAME: "renaming",
@@ -137,47 +161,58 @@ _DOING = {
     Test.WRITE: "writing",
     Test.READ: "reading",
 }
+"""Words for each test, for advice."""
 
 
-def _way(taken: Taken) -> str:
-    ranks = counted(taken.step.ranks, "rank", "ranks")
-    return f"{ranks} and {taken.step.in_flight} in flight" if taken.step.in_flight > 1 else ranks
+def _way(result: Taken) -> str:
+    """Return the number of ranks and of operations in flight of a result, as text."""
+    ranks = counted(result.step.ranks, "rank", "ranks")
+    return f"{ranks} and {result.step.in_flight} in flight" if result.step.in_flight > 1 else ranks
 
 
-def _times(best: Taken, least: Taken) -> str:
-    one = (least.step.ranks, least.step.in_flight) == (1, 1) and least is not best and least.rate > 0
-    return f", {best.rate / least.rate:.1f} times as fast as one by one" if one else ""
+def _times(best: Taken, smallest: Taken) -> str:
+    """Return how many times as fast ``best`` is as ``smallest``, as text; "" if ``smallest`` is not one rank with one
+    operation at a time.
+    """
+    one = (smallest.step.ranks, smallest.step.in_flight) == (1, 1) and smallest is not best and smallest.rate > 0
+    return f", {best.rate / smallest.rate:.1f} times as fast as one by one" if one else ""
 
 
-def _wall(taken: Sequence[Taken]) -> Iterator[str]:
-    """Does one directory hold back several who make files in it?"""
-    made = [each for each in _files(taken) if each.step.test == Test.CREATE and each.step.ranks > 1]
+def _wall(results: Sequence[Taken]) -> Iterator[str]:
+    """Yield a sentence if creating files in one shared directory is much slower than in separate directories."""
+    made = [each for each in _files(results) if each.step.test == Test.CREATE and each.step.ranks > 1]
     rates = [max((each.rate for each in made if each.step.shared == shared), default=0.0) for shared, _ in _LAYOUTS]
     if 0 < rates[0] < WALL * rates[1]:
-        yield f"one directory is a wall: creating in it reaches {rates[0] / rates[1]:.0%} of what several take"
+        yield (
+            f"one directory is a bottleneck: creating files in it reaches {rates[0] / rates[1]:.0%} "
+            "of the rate of several directories"
+        )
 
 
-def best_way(taken: Sequence[Taken]) -> tuple[tuple[int, int], float] | None:
-    """Ranks and operations in flight with which all operations together are fastest, and how many times as fast as one
-    by one; None if too little was measured."""
+def best_way(results: Sequence[Taken]) -> tuple[tuple[int, int], float] | None:
+    """Return the fastest combination of ranks and operations in flight for all metadata operations together, and its
+    speed-up over the first (smallest) combination that was measured.
+
+    Return None if fewer than two combinations were measured.
+    """
     gains: dict[tuple[int, int], list[float]] = defaultdict(list)
     alone: dict[tuple[bool, int], float] = {}
-    for each in _files(taken):
+    for each in _files(results):
         step = each.step
         if step.test in _OVERALL:
             first = alone.setdefault((step.shared, step.test), each.rate)
             gains[step.ranks, step.in_flight].append(log(each.rate / first))
     if len(gains) < 2:
         return None
-    most = max(map(len, gains.values()))
-    means = {way: exp(sum(logs) / most) for way, logs in gains.items() if len(logs) == most}
+    tests = max(map(len, gains.values()))
+    means = {way: exp(sum(logs) / tests) for way, logs in gains.items() if len(logs) == tests}
     enough = ENOUGH * max(means.values())
     way = min((way for way, mean in means.items() if mean >= enough), key=lambda way: (way[0] * way[1], way[0]))
     return way, means[way]
 
 
-def values_of(taken: Sequence[Taken]) -> dict[str, Any]:
-    """For programs."""
+def values_of(results: Sequence[Taken]) -> dict[str, Any]:
+    """Return the results and the advice as values for ``--json``."""
     metadata = [
         {
             "test": _name(each),
@@ -189,7 +224,7 @@ def values_of(taken: Sequence[Taken]) -> dict[str, Any]:
             "operations_per_second": round(each.rate, 1),
             "spread": round(each.spread, 3),
         }
-        for each in taken
+        for each in results
         if not _moves(each)
     ]
     data = [
@@ -204,40 +239,53 @@ def values_of(taken: Sequence[Taken]) -> dict[str, Any]:
             "bytes_per_second": round(each.rate),
             "spread": round(each.spread, 3),
         }
-        for each in taken
+        for each in results
         if _moves(each)
     ]
-    overall = best_way(taken) if _is_sure(taken) else None
+    overall = best_way(results) if _is_sure(results) else None
     chosen = None if overall is None else {"ranks": overall[0][0], "in_flight": overall[0][1]}
-    return {"metadata": metadata, "data": data, "advice": list(advice(taken)), "best": chosen}
+    return {"metadata": metadata, "data": data, "advice": list(advice(results)), "best": chosen}
 
 
-# The picture.
+# The chart as SVG.
 
 _COLOURS = ("#2f6f9f", "#d08a2e", "#5a9a5a", "#9a5a8a", "#7a7a7a")
 _WIDTH, _PANEL, _HEIGHT, _ROW = 900, 270, 120, 190
-"""Of the picture, of one chart in it, of its columns, and of a row of charts with what is written around them."""
+"""Sizes in pixels: width of the picture, width of one chart, height of its columns, and height of a row of charts with
+titles and legends.
+"""
 _LEFT, _TOP = 60, 70
+"""Position in pixels of the first chart."""
 
 
 class _Chart:
-    """One test: a group of columns for each number of ranks, and in it one for each of ``keys``."""
+    """The chart of one test: a group of columns for each number of ranks, with one column for each of ``keys``."""
 
     def __init__(self, title: str, keys: Sequence[str], unit: str, base: int) -> None:
+        """Create an empty chart.
+
+        Args:
+            title: title of the chart.
+            keys: names of the columns of each group.
+            unit: unit of the rates, per second.
+            base: 1024 for bytes, 1000 for other units.
+        """
         self.title, self.keys, self.unit, self.base = title, keys, unit, base
         self.groups: dict[int, dict[str, float]] = defaultdict(dict)
 
     def add(self, ranks: int, key: str, rate: float) -> None:
+        """Add a rate; of several rates of one column the highest is shown."""
         self.groups[ranks][key] = max(rate, self.groups[ranks].get(key, 0.0))
 
     def drawn(self, left: float, top: float) -> Iterator[Markup]:
-        most = scale(max(rate for group in self.groups.values() for rate in group.values()), self.base)
-        foot = top + _HEIGHT
+        """Yield the SVG elements of the chart, whose upper left corner is at ``left``, ``top``."""
+        highest = scale(max(rate for group in self.groups.values() for rate in group.values()), self.base)
+        bottom = top + _HEIGHT
         yield element("text", f"{self.title}, {self.unit}/s", x=left, y=top - 8, font_weight="bold")
         for part in (0, 0.5, 1):
-            height = foot - part * _HEIGHT
+            height = bottom - part * _HEIGHT
             yield element("line", x1=left, x2=left + _PANEL - 60, y1=height, y2=height, stroke="#ccc")
-            text = show_size(part * most) if self.base == 1024 else f"{part * most:,.0f}"
+            text = show_size(part * highest) if self.base == 1024 else f"{part * highest:,.0f}"
             yield element("text", text, x=left - 4, y=height + 3, text_anchor="end", font_size=9)
         width = (_PANEL - 60) / len(self.groups)
         column = width * 0.8 / len(self.keys)
@@ -245,27 +293,33 @@ class _Chart:
             start = left + width * (number + 0.1)
             for place, key in enumerate(self.keys):
                 rate = group.get(key, 0.0)
-                high = _HEIGHT * rate / most
-                told = element("title", f"{self.title}, {counted(ranks, 'rank', 'ranks')}, {key}: {self._shown(rate)}")
-                box = {"x": f"{start + place * column:.1f}", "y": f"{foot - high:.1f}"}
-                box |= {"width": f"{column:.1f}", "height": f"{high:.1f}", "fill": _COLOURS[place % len(_COLOURS)]}
-                yield element("rect", told, **box)
+                column_height = _HEIGHT * rate / highest
+                hint = element("title", f"{self.title}, {counted(ranks, 'rank', 'ranks')}, {key}: {self._shown(rate)}")
+                box = {"x": f"{start + place * column:.1f}", "y": f"{bottom - column_height:.1f}"}
+                box |= {
+                    "width": f"{column:.1f}",
+                    "height": f"{column_height:.1f}",
+                    "fill": _COLOURS[place % len(_COLOURS)],
+                }
+                yield element("rect", hint, **box)
             middle = start + width * 0.4
-            yield element("text", str(ranks), x=f"{middle:.1f}", y=foot + 13, text_anchor="middle", font_size=10)
+            yield element("text", str(ranks), x=f"{middle:.1f}", y=bottom + 13, text_anchor="middle", font_size=10)
         for place, key in enumerate(self.keys):
             at = left + place * 85
-            yield element("rect", x=at, y=foot + 20, width=9, height=9, fill=_COLOURS[place % len(_COLOURS)])
-            yield element("text", key, x=at + 12, y=foot + 28, font_size=10)
+            yield element("rect", x=at, y=bottom + 20, width=9, height=9, fill=_COLOURS[place % len(_COLOURS)])
+            yield element("text", key, x=at + 12, y=bottom + 28, font_size=10)
 
     def _shown(self, rate: float) -> str:
         return f"{show_size(rate)}/s" if self.base == 1024 else f"{rate:,.0f}/s"
 
 
-def drawing(taken: Sequence[Taken], where: str) -> str:
-    """An SVG with a chart for each test, over the number of ranks; of several operations in flight, the best."""
+def drawing(results: Sequence[Taken], directory: str) -> str:
+    """Return an SVG picture with one chart for each test, by number of ranks. For several numbers of operations in
+    flight the best rate is shown.
+    """
     charts: dict[tuple[int, bool], _Chart] = {}
-    blocks = [show_size(block) for block in dict.fromkeys(each.step.block for each in _data(taken))]
-    for each in (*_files(taken), *_data(taken)):
+    blocks = [show_size(block) for block in dict.fromkeys(each.step.block for each in _data(results))]
+    for each in (*_files(results), *_data(results)):
         step, moves = each.step, _moves(each)
         keys = blocks if moves else ["one directory", "several"]
         which = step.test, moves and step.shared
@@ -277,11 +331,11 @@ def drawing(taken: Sequence[Taken], where: str) -> str:
         chart.add(step.ranks, show_size(step.block) if moves else keys[not step.shared], each.rate)
     rows = -(-len(charts) // 3)
     parts = [element("rect", width="100%", height="100%", fill="#fff")]
-    parts.append(element("text", f"pdbench {where}: rates by the number of ranks", x=20, y=26, font_size=16))
+    parts.append(element("text", f"pdbench {directory}: rates by the number of ranks", x=20, y=26, font_size=16))
     for number, chart in enumerate(charts.values()):
         parts.extend(chart.drawn(_LEFT + number % 3 * (_PANEL + 10), _TOP + number // 3 * _ROW))
     picture = element(
         "svg", *parts, xmlns="http://www.w3.org/2000/svg", view_box=f"0 0 {_WIDTH} {_TOP + rows * _ROW}",
-        font_family="sans-serif", font_size=12, role="img", aria_label=f"rates measured in {where}",
+        font_family="sans-serif", font_size=12, role="img", aria_label=f"rates measured in {directory}",
     )  # fmt: skip
     return f"{picture}\n"

@@ -1,4 +1,6 @@
-"""``pchmod`` as a tool, which each rank knows; on rank 0: what is changed, what is refused, what is told at the end."""
+"""``pchmod``: change mode, owner, group or ACL of trees. All ranks load this module; rank 0 checks the paths and
+reports the result.
+"""
 
 from __future__ import annotations
 
@@ -25,22 +27,26 @@ from pcopy.tools.summary import pace_line, summary_values, sums_lines
 from pcopy.tools.trees import TreePreparation
 
 _COUNTED = ("found", "files", "directories", "symlinks", "special", "bytes", "excluded", "failed")
-"""Counters that ``--json`` shows, by their names in ``Totals``."""
+"""Counters of ``Totals`` that ``--json`` shows."""
 
 
 class ChangeDirector(LevelsDirector):
+    """Director of ``pchmod``."""
+
     def first_task(self, place: Place, item: bytes) -> Kind:
         return ChangeNames(place, item)
 
 
 class Chmod(RepeatableTool):
-    """Items that are as they should be are counted where a copy counts what it has copied, and as mended those that
-    were changed for it."""
+    """The program ``pchmod``.
+
+    In its counters, ``copied`` counts all items that are as requested, and ``mended`` those of them that were changed.
+    """
 
     name = "pchmod"
-    writes = False  # no names are made
+    writes = False  # It creates no names: no probe file has to show that all hosts see the same target.
     stages = one_stage("change")
-    done = "as it should be"
+    done = "as requested"
     director = ChangeDirector
     visitor = staticmethod(ChangeVisitor)
 
@@ -49,13 +55,16 @@ class Chmod(RepeatableTool):
 
 
 CHMOD = Chmod()
+"""The only instance of ``Chmod``."""
 
 
 class ChangePreparation(TreePreparation):
-    program, done, incomplete = "pchmod", "changed", "not everything is as it should be"
+    """The job of ``pchmod`` on rank 0."""
+
+    program, done, incomplete = "pchmod", "changed", "not all items are as requested"
 
     def __init__(self, arguments: ChangeArguments) -> None:
-        """Raises ``Refused``; nothing is touched."""
+        """Check the paths and prepare the job. Raise ``Refused`` if one must not be changed; nothing is modified."""
         super().__init__(arguments.tree)
         is_listed = bool(self.tree.listing)
         roots = self.listed() if is_listed else self.roots(lambda path: _root(path, arguments))
@@ -65,12 +74,12 @@ class ChangePreparation(TreePreparation):
         return items.action == Action.META
 
     def tell_how_to_go_on(self) -> None:
-        tell("pchmod", "the same command goes on: what is as it should be is left alone")
+        tell("pchmod", "repeat the command to continue: items that are as requested remain unchanged")
 
     def lines(self, ended: Ended, seconds: float, ranks: int) -> Iterator[str]:
         totals = ended.totals
         changed = "would be changed" if self.dry_run else "changed"
-        yield from sums_lines(totals, "as wanted", "excluded")
+        yield from sums_lines(totals, "as requested", "excluded")
         yield f"  {totals.mended:,} {changed}, {totals.copied - totals.mended:,} unchanged"
         yield pace_line(totals, seconds, ranks)
 
@@ -82,23 +91,27 @@ class ChangePreparation(TreePreparation):
 
 
 def _root(path: bytes, arguments: ChangeArguments) -> Root:
-    """``path`` in its directory; raises ``Refused``, and ``OSError`` if it is not there."""
-    bare = path.rstrip(b"/") or b"/"
-    status = os.lstat(bare)
-    if stat.S_ISLNK(status.st_mode) and not (path == bare and arguments.is_owner_alone):
-        if path == bare and arguments.names_owner:
+    """Return the root for one PATH: the item in its parent directory.
+
+    A symbolic link is followed unless only its owner is to be changed. Raise ``Refused`` if PATH must not be changed,
+    and ``OSError`` if it does not exist.
+    """
+    stripped = path.rstrip(b"/") or b"/"
+    status = os.lstat(stripped)
+    if stat.S_ISLNK(status.st_mode) and not (path == stripped and arguments.is_owner_alone):
+        if path == stripped and arguments.names_owner:
             text = "is a symbolic link; --owner and --group change the link, and MODE its target: write two commands"
             raise Refused(f"{shown(path)}: {text}")
-        bare = os.path.realpath(bare)
-        status = os.stat(bare)
+        stripped = os.path.realpath(stripped)
+        status = os.stat(stripped)
     if os.path.samestat(status, os.stat("/")):
         raise Refused(f"{shown(path)}: is the root directory, which is never changed; name what is in it")
     if path.endswith(b"/") and not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-    parent, name = os.path.split(bare)
+    parent, name = os.path.split(stripped)
     if name in (b"", b".", b".."):
-        parent, name = bare, b"."
+        parent, name = stripped, b"."
     directory = os.path.realpath(parent or b".")
-    above = os.stat(directory)
-    identity = above.st_dev, above.st_ino
+    parent_status = os.stat(directory)
+    identity = parent_status.st_dev, parent_status.st_ino
     return Root(directory, directory, name, name, path, path, identity, identity)

@@ -1,6 +1,7 @@
-"""``pverify --compare``: two trees by chosen properties. On rank 0: what is told at the end, and the lists.
+"""``pverify --compare``: compare two trees by chosen properties. Rank 0 prints the differences and writes the lists.
 
-Rule: a line, and a path in a list, is true also where something else could not be compared; the status tells of that.
+Rule: each printed line, and each path in a list, is correct even if other items could not be compared. The exit status
+says that something could not be compared.
 """
 
 from __future__ import annotations
@@ -36,31 +37,38 @@ from pcopy.tools.summary import summary_values
 from pcopy.units import show_seconds, show_size
 
 _COUNTED = ("found", "files", "directories", "symlinks", "special", "bytes", "excluded", "failed")
-"""Counters that ``--json`` shows, by their names in ``Totals``."""
+"""Counters of ``Totals`` that ``--json`` shows."""
 
 _DIFFER = (1 << len(PROPERTIES)) - 1
+"""The bits of all properties."""
 _ALONE = {ONLY_A: "only A", ONLY_B: "only B"}
+"""Words for items that exist in one tree only."""
 _CLASSES = {"common": TELLS_COMMON, "only-a": ONLY_A, "only-b": ONLY_B, "differ": _DIFFER}
+"""Classes of items that ``--output`` accepts, and the bits that select them."""
 
 
 def bits_of(name: str) -> int:
-    """What a class of ``--output`` takes, as bits of ``pcopy.tasks.compare.properties``."""
+    """Return the bits (``pcopy.tasks.compare.properties``) that select a class of items of ``--output``."""
     return _CLASSES.get(name) or 1 << PROPERTIES.index(name.removeprefix("differ-in-"))
 
 
 def _named(bits: int) -> list[str]:
+    """Return the names of the properties in ``bits``."""
     return [name for at, name in enumerate(PROPERTIES) if bits >> at & 1]
 
 
 class CompareDirector(JobDirector):
-    """One phase, which begins with the two roots. What differs is told also if not everything could be compared."""
+    """Director of ``pverify --compare``: one phase, which starts with the two roots.
+
+    Differences are also reported if some items could not be compared.
+    """
 
     def first_tasks(self, phase: int) -> list[Spawn]:
-        one, other = (
+        first, second = (
             Identity(code, root.source_id[1])
             for root, (code, _) in zip(self._job.roots, mount_codes(self._job.roots), strict=True)
         )
-        task = CompareNames(Place(0, b"", one, other, False, False), ROOT)
+        task = CompareNames(Place(0, b"", first, second, False, False), ROOT)
         return [Spawn(int(Phase.COPY), encode(task), SCAN_COST, True)]
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
@@ -74,10 +82,14 @@ class CompareDirector(JobDirector):
 
 
 class ComparePreparation(ReadPreparation):
-    unread = "compared: nothing is said of these"
+    """The job of ``pverify --compare`` on rank 0."""
+
+    unread = "compared: they may differ"
 
     def __init__(self, arguments: VerifyArguments) -> None:
-        """Raises ``Refused``; nothing is written."""
+        """Check the arguments and prepare the job. Raise ``Refused`` if the trees cannot be compared; nothing is
+        written.
+        """
         super().__init__(arguments)
         comparison = arguments.comparison
         assert comparison is not None
@@ -90,12 +102,12 @@ class ComparePreparation(ReadPreparation):
             self._lists[path] = self._lists.get(path, 0) | bits_of(name)
         roots = tuple(root_read(path, follow=True) for path in arguments.paths)
         tells_common = any(bits & TELLS_COMMON for bits in self._lists.values())
-        asked = arguments.options
-        options = asked._replace(
+        given = arguments.options
+        options = given._replace(
             preserve=preserve_of(self._wanted),
             modify_window=comparison.window,
-            hash=(asked.hash or DEFAULT_ALGORITHM) if self._wanted & CONTENT else "",
-            block_size=asked.block_size or Options().block_size,
+            hash=(given.hash or DEFAULT_ALGORITHM) if self._wanted & CONTENT else "",
+            block_size=given.block_size or Options().block_size,
             umask=umask_of_user(),
             compare=self._wanted | (TELLS_COMMON if tells_common else 0),
         )
@@ -104,41 +116,45 @@ class ComparePreparation(ReadPreparation):
         if self._lists and any(root.item for root in roots):
             item = next(root for root in roots if root.item)
             raise Refused(
-                f"{shown(item.source_shown)}: is no directory, and --output lists what directories hold: leave it out"
+                f"{shown(item.source_shown)}: is no directory, and --output lists the contents of directories: "
+                "leave it out"
             )
         self.job = Job(os.urandom(5).hex(), 1, roots, options, copies=False)
 
     def settle(self, rank: Rank, totals: Totals) -> int:
         if self._lacks_items(totals):
             return REFUSED
-        known = rank.own(KnownDifferences)
-        self._numbers = {bits: number for bits, number in known.numbers.items() if bits}
-        for difference in known.sorted() if self._numbers else ():
+        differences = rank.own(KnownDifferences)
+        self._numbers = {bits: number for bits, number in differences.numbers.items() if bits}
+        for difference in differences.sorted() if self._numbers else ():
             if difference.bits:
                 self._tell(difference)
-        troubles = [*filter(None, (self._write(path, bits, known) for path, bits in self._lists.items()))]
+        troubles = [*filter(None, (self._write(path, bits, differences) for path, bits in self._lists.items()))]
         self._remarks += troubles
         if troubles:
             return REFUSED
         return DIFFERENT if self._numbers else OK
 
     def _tell(self, difference: Difference) -> None:
+        """Print a difference, as a line or as JSON."""
         path, bits = difference.path, difference.bits
         if self.telling.json:
-            told: dict[str, object] = {"difference": _ALONE.get(bits, "differ")}
-            told |= {"in": _named(bits)} if bits & _DIFFER else {}
+            values: dict[str, object] = {"difference": _ALONE.get(bits, "differ")}
+            values |= {"in": _named(bits)} if bits & _DIFFER else {}
             exact = base64.b64encode(path).decode("ascii")
-            print(json.dumps({**told, "path": shown(path), "path_b64": exact}))
+            print(json.dumps({**values, "path": shown(path), "path_b64": exact}))
         else:
             print(f"{_ALONE.get(bits) or 'differ in ' + ','.join(_named(bits))}: {shown(path)}")
 
-    def _write(self, file: bytes, wanted: int, known: KnownDifferences) -> str:
-        """The list of what is of these classes; returns why it could not be written, if so."""
+    def _write(self, file: bytes, selected: int, differences: KnownDifferences) -> str:
+        """Write the paths of all items that the bits ``selected`` select to the list ``file``. Return "", or the reason
+        why it could not be written.
+        """
         end, left_out = b"\0" if self._nul else b"\n", 0
         try:
             with replacing(file, self.job.options.umask, self.job.writer) as stream:
-                for path, bits, is_entered in known.sorted():
-                    if not wanted & (bits or TELLS_COMMON):
+                for path, bits, is_entered in differences.sorted():
+                    if not selected & (bits or TELLS_COMMON):
                         continue
                     if is_entered:
                         left_out += bool(bits)
@@ -171,11 +187,12 @@ class ComparePreparation(ReadPreparation):
             yield f"{items} compared by {','.join(_named(self._wanted))}{read} in {show_seconds(elapsed)}"
 
     def _sums(self) -> dict[str, int]:
+        """Return how many items exist in one tree only, and how many differ; the keys are those of ``--json``."""
         alone = {"only_a": self._numbers.get(ONLY_A, 0), "only_b": self._numbers.get(ONLY_B, 0)}
         return {**alone, "differ": sum(number for bits, number in self._numbers.items() if bits & _DIFFER)}
 
     def _in_properties(self) -> dict[str, int]:
-        """How many items differ in each of the properties that were compared."""
+        """Return how many items differ in each of the properties that were compared."""
         return {
             name: sum(number for bits, number in self._numbers.items() if bits & _DIFFER and bits >> at & 1)
             for at, name in enumerate(PROPERTIES)

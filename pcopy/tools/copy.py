@@ -1,4 +1,6 @@
-"""``pcopy`` as a tool, which each rank knows; on rank 0: from the user's words to a job, and what is told of it."""
+"""``pcopy``: copy trees. All ranks load this module; rank 0 turns the command line into a job and reports
+its result.
+"""
 
 from __future__ import annotations
 
@@ -42,18 +44,23 @@ from pcopy.walk.look_ahead import LookAhead
 from pcopy.walk.visitor import Visitor
 
 _SLOW = 64 << 10
-"""Bytes a second below which a limit is likely to be meant in another unit."""
+"""Bandwidth limit in bytes per second below which the user probably meant another unit; a hint is printed."""
 
 
 def _visitor_of(rank: Rank, result: Result, place: Place, attempt: int) -> Visitor:
+    """Return the visitor that copies the items of the directory ``place``; with ``--compress`` or ``--decompress`` the
+    one that recodes them.
+    """
     if not rank.options.recodes:
         return visitor_of(rank, result, place, attempt)
-    from pcopy.tasks.recode import visiting  # few jobs need it
+    from pcopy.tasks.recode import visiting  # Imported here since few jobs need it.
 
     return visiting.visitor_of(rank, result, place, attempt)
 
 
 class Copy(Tool):
+    """The program ``pcopy``, or ``psync``, which is the same program under another name."""
+
     writes = True
     unfinished = STOPPED
     spool_advice = NAME_ANOTHER
@@ -65,22 +72,39 @@ class Copy(Tool):
         self.name = name
 
     def discard(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
+        """Remove unfinished files and files of chunks that this job created and that no remaining task needs.
+
+        ``forgotten`` are the tasks that were dropped. If the spool that holds them cannot be read, their temporary
+        files remain.
+        """
         discard_all(rank, since)
         if rank.options.recodes:
             from pcopy.tasks.recode import recode_file
 
             recode_file.discard_all(rank, since)
-        with suppress(OSError):  # a spool may have no room: what was dropped is not known then
+        with suppress(OSError):  # The spool may be unreadable, for instance on a full disk: its tasks are unknown then.
             for task in forgotten:
                 decode(task.payload).discard(rank, since)
 
 
 COPY = Copy()
+"""The program under its usual name."""
 
 
 class CopyPreparation(Preparation):
+    """The job of ``pcopy`` on rank 0: a new job, or the stored one that is resumed.
+
+    ``__init__`` checks the command line, ``begin`` records the job or loads the progress of the resumed one, ``settle``
+    writes the signature, and ``tell_end`` prints the summary and removes or keeps the records of the job.
+    """
+
     def __init__(self, words: Sequence[str], arguments: CopyArguments) -> None:
-        """Raises ``Refused``; nothing is touched. ``words`` are the command line that ``arguments`` came from."""
+        """Check the arguments and prepare the job. Raise ``Refused`` if it must not start; nothing is modified.
+
+        Args:
+            words: the command line from which ``arguments`` were parsed.
+            arguments: the parsed command line.
+        """
         super().__init__(arguments.ranks, arguments.in_flight, arguments.telling)
         self.arguments = arguments
         self._tell = partial(tell, arguments.program)
@@ -90,7 +114,9 @@ class CopyPreparation(Preparation):
         self._earlier = Earlier()
         self._listed: BinaryIO | None = None
         self._has_room = arguments.force
-        """Is there enough, as far as that can be told, or does the user not want to know?"""
+        """True if the destination has enough free space as far as is known, or if the user does not want that to be
+        checked (``--force``).
+        """
         self._resumed = self._to_resume()
         if self._resumed is None:
             roots = self._resolved()
@@ -109,7 +135,7 @@ class CopyPreparation(Preparation):
             self._has_room = self._look_ahead(roots, options)
             self.telling = self.telling._replace(umask=options.umask)
             if options.sequential or not keeps_times(directory_filled(roots)):
-                from pcopy.tools.sequential import fitting  # few destinations need it
+                from pcopy.tools.sequential import fitting  # Imported here since few destinations need it.
 
                 options, notices = fitting(options, directory_filled(roots))
                 self._earlier = self._earlier._replace(told=(*self._earlier.told, *notices))
@@ -119,11 +145,14 @@ class CopyPreparation(Preparation):
         self._unwritten = ""
         self._remarks: list[str] = []
         self._hints = list(self._earlier.told)
-        """Lines that are told too, but not with ``-q`` when all goes well."""
+        """Notices that are printed at the start; with ``-q`` only at the end, and only if the job has failed."""
 
     def _look_ahead(self, roots: Sequence[Root], options: Options) -> bool:
-        """Is there room for the copy, as far as can be told? Raises ``Refused`` if there is none for sure, or filters
-        leave nothing."""
+        """Walk the sources up to a limit, and return True if the destination certainly has enough free space for them,
+        or if that is not checked.
+
+        Raise ``Refused`` if there is certainly too little space, or if filters exclude everything.
+        """
         ahead = LookAhead()
         if options.select.anything:
             from pcopy.tools.selecting import refuse_nothing
@@ -132,6 +161,9 @@ class CopyPreparation(Preparation):
         return self.arguments.force or options.recodes or self._fits(roots, options, ahead)
 
     def _fits(self, roots: Sequence[Root], options: Options, ahead: LookAhead) -> bool:
+        """Return True if the destination has enough free space as far as is known. Raise ``NoRoom`` if it certainly has
+        too little.
+        """
         from pcopy.tools.space import check_space
 
         return check_space(roots, options, ahead)
@@ -144,18 +176,23 @@ class CopyPreparation(Preparation):
         return RoomWatch(screen, self.job.roots[0].target)
 
     def _read_list(self, roots: Sequence[Root]) -> BinaryIO:
+        """Read and sort the list of ``--files-from``, and return the temporary file with the result. Raise ``Refused``
+        if it cannot be used.
+        """
         from pcopy.jobs.files_from import sorted_list
 
         if len(roots) > 1 or roots[0].item:
-            what = "takes one SRC" if len(roots) > 1 else f"{shown(roots[0].source_shown)} is no directory"
-            raise Refused(f"--files-from: {what}: name the directory below which the listed paths are")
+            reason = "takes one SRC" if len(roots) > 1 else f"{shown(roots[0].source_shown)} is no directory"
+            raise Refused(f"--files-from: {reason}: name the directory below which the listed paths are")
         arguments = self.arguments
         open_spool = spool_in(arguments.keeping.spool)
         with refusing(arguments.keeping.spool):
             return sorted_list(arguments.options.files_from, roots[0], open_spool, nul=arguments.options.nul_separated)
 
     def _to_resume(self) -> tuple[StoredJob, Lock] | None:
-        """The stored job that is meant, if one is, and its lock, which is this process's."""
+        """Return the stored job that the command line resumes, and its lock, which this process holds; None for a new
+        job.
+        """
         arguments = self.arguments
         directory = arguments.keeping.directory
         if arguments.asked.resume is None and not (directory and is_job(directory)):
@@ -179,14 +216,18 @@ class CopyPreparation(Preparation):
         return stored, lock
 
     def _resolved(self) -> tuple[Root, ...]:
-        """What is to be copied, and where to; raises ``Refused``."""
+        """Return the sources and targets that the paths of the command line mean now. Raise ``Refused`` if they cannot
+        be copied.
+        """
         arguments, options = self.arguments, self.arguments.options
         exact, follow, stays = arguments.no_target_directory, options.dereference, options.one_file_system
         paths = arguments.sources, arguments.destination
         return resolve(*paths, exact, follow=follow, stays=stays, recoding=options if options.recodes else None)
 
     def begin(self, ranks: int) -> None:
-        """The number of ranks is known. A job that is resumed is dealt out to them; a new one may be kept."""
+        """Complete the preparation for this number of ranks: distribute the tasks of a resumed job among them, or
+        record a new job.
+        """
         arguments = self.arguments
         if self._resumed is not None:
             stored, lock = self._resumed
@@ -205,8 +246,8 @@ class CopyPreparation(Preparation):
             self._keep()
         if self.job.options.files_from:
             self._hand_over_list()
-        if self.kept and (own := places_in(self.kept.keeping.directory, self.job.roots)):
-            self.job = self.job._replace(own=own)
+        if self.kept and (own_places := places_in(self.kept.keeping.directory, self.job.roots)):
+            self.job = self.job._replace(own=own_places)
             self._hints.append(f"{shown(self.kept.keeping.directory)}: is this job's own directory, and not copied")
         if self.job.options.delete:
             from pcopy.tools.mirror import spared_in
@@ -217,6 +258,9 @@ class CopyPreparation(Preparation):
             )
 
     def _hand_over_list(self) -> None:
+        """Store the path of the sorted list of ``--files-from`` in the job. The list of a resumed job is in its job
+        directory.
+        """
         from pcopy.jobs.files_from import kept_in, path_of
 
         if self._listed is None:
@@ -227,6 +271,7 @@ class CopyPreparation(Preparation):
             self.kept.listed = self._listed
 
     def _keep(self) -> None:
+        """Prepare the job directory. If the destination cannot be synced, continue without one, and print a notice."""
         try:
             refuse_unsynced(self.job.roots)
         except Refused as refused:
@@ -236,6 +281,7 @@ class CopyPreparation(Preparation):
 
     @property
     def keeping(self) -> Keeping:
+        """How the job is recorded, for all ranks; without a directory if it is not recorded."""
         return self.kept.keeping if self.kept else self.arguments.keeping._replace(directory=b"", at_start=False)
 
     def announce(self) -> None:
@@ -261,7 +307,10 @@ class CopyPreparation(Preparation):
             self._tell(self._remarks.pop(0))
 
     def settle(self, rank: Rank, totals: Totals) -> int:
-        """Writes the signature; a copy without the one that was asked for is not complete."""
+        """Write the signature, if asked for, and return the exit status.
+
+        A copy is incomplete if the signature that was asked for could not be written.
+        """
         if self.job.options.select.anything:
             from pcopy.tools.selecting import nothing_selected
 
@@ -271,7 +320,7 @@ class CopyPreparation(Preparation):
         if not self.job.options.signs:
             return OK
         if totals.extra or holds_more(self.job.roots):
-            self._remarks.append("DST holds more than the source: what is there will not match the signature")
+            self._remarks.append("DST holds more than the source: its contents will not match the signature")
         from pcopy.tasks.sign.signing import SignState
 
         sign = rank.own(SignState)
@@ -283,7 +332,7 @@ class CopyPreparation(Preparation):
 
     def tell_end(self, ended: Ended, ranks: int) -> int:
         seconds = time.monotonic() - self.began
-        before = Totals(*self.keeping.counts).bytes if self.keeping.resumed else None
+        earlier_bytes = Totals(*self.keeping.counts).bytes if self.keeping.resumed else None
         if ended.halted is not None:
             cut_short = self._resumed is not None and self._resumed[0].file.may_have_cut_short
             self._tell(told_of_halt(ended.halted, cut_short))
@@ -293,20 +342,26 @@ class CopyPreparation(Preparation):
         for remark in filter(None, (*self._remarks, self._unwritten)):
             self._tell(remark)
         if self.job.options.signs and self._signature is None and not self._unwritten:
-            self._tell("no signature or manifest was written, since not everything is there")
+            self._tell("no signature or manifest was written, since not everything was copied")
         is_done = ended.status == OK or lacks_only_deletion(self.job, ended.totals)
         goes_on = not is_done and self.kept is not None and self.kept.is_stored
         job = self.job.name if goes_on else None
         in_order, signature = self.job.options.sequential, self._signature
         self.values = summary_of(
-            ended, seconds, ranks, signature=signature, job=job, before=before, sequential=in_order
+            ended, seconds, ranks, signature=signature, job=job, before=earlier_bytes, sequential=in_order
         )
         self.values |= filter_values(self.telling.filters)
         if self.telling.json:
             print(json.dumps(self.values), flush=True)
         elif not is_quiet:
             lines = job_lines(
-                self.job, ended, seconds, ranks, before, unwritten=bool(self._unwritten), filters=self.telling.filters
+                self.job,
+                ended,
+                seconds,
+                ranks,
+                earlier_bytes,
+                unwritten=bool(self._unwritten),
+                filters=self.telling.filters,
             )
             if self.telling.verbose:
                 lines += [f"layout of {counted(files, 'file', 'files')}: {text}" for text, files in ended.layouts]
@@ -317,6 +372,9 @@ class CopyPreparation(Preparation):
         return ended.status
 
     def _tell_of_job(self, ended: Ended) -> None:
+        """Remove or keep the job directory, and print what becomes of it. After success, also discard older jobs that
+        this one replaces.
+        """
         is_done = ended.status == REFUSED or (
             ended.status == INCOMPLETE and lacks_only_deletion(self.job, ended.totals)
         )
@@ -335,7 +393,7 @@ class CopyPreparation(Preparation):
         except Refused as refused:
             self._tell(refused)
         except OSError as error:
-            self._tell(f"the job's directory may be left: {hindrance(error)}")
+            self._tell(f"the job directory may remain: {hindrance(error)}")
         if status != OK:
             self._tell_command()
 
@@ -345,23 +403,26 @@ class CopyPreparation(Preparation):
         self._tell_command()
 
     def _tell_command(self) -> None:
+        """Print the command that resumes the job, or how to start it again if it cannot be resumed."""
         if self.kept is not None and self.kept.is_stored:
             self._tell(f"to go on: {resuming(self.kept.keeping.directory)}")
         elif self.kept is not None:
-            gone = f"{shown(self.kept.keeping.directory)}: the job is gone"
-            why = gone if self.kept.has_vanished else "no checkpoint was stored"
+            vanished = f"{shown(self.kept.keeping.directory)}: the job directory has vanished"
+            why = vanished if self.kept.has_vanished else "no checkpoint was stored"
             self._tell(f"{why}: start it again{self._with_other_words()}")
 
     def _with_other_words(self) -> str:
-        """The command that means now what the one that was given meant, if that means something else by now.
+        """Return the command that starts the same copy again, with ``--no-target-directory``; "" if the original
+        command still means the same.
 
-        A directory that was copied to an absent DST is there now, and would be copied into it.
+        A directory that was copied to a DST that did not exist is an example: DST exists now, and the original command
+        would copy into it.
         """
         if self._resumed is not None:
             return ""
         try:
             roots = self._resolved()
-        except Refused:  # it will say why
+        except Refused:  # The next start reports the reason.
             return ""
         if target_of(roots[0]) == target_of(self.job.roots[0]):
             return ""
@@ -370,7 +431,7 @@ class CopyPreparation(Preparation):
             "--no-target-directory",
             *(for_shell(os.fsencode(word)) for word in self._words),
         ]
-        return f" as {' '.join(words)}, since {shown(self.arguments.destination)} is there now"
+        return f" as {' '.join(words)}, since {shown(self.arguments.destination)} exists now"
 
 
 def _check_spool(directory: bytes) -> None:
@@ -390,5 +451,7 @@ def _check_spool(directory: bytes) -> None:
 
 
 def _umask() -> int:
-    """The user's umask. From now on what pcopy makes is nobody else's until it is finished."""
+    """Set the umask to 077 and return the umask of the user. Files are private until they are complete and get their
+    modes.
+    """
     return os.umask(0o077)

@@ -1,8 +1,9 @@
-"""What happens between the phases of a job, and how it ends; asked at rank 0 only. And how far it is meanwhile.
+"""The order of the phases of a job, its first tasks and its final status; called on rank 0 only. Also the stages of
+progress.
 
-Progress has stages: the copy (with all that belongs to it, up to the sync), the verification, the repair, its
-verification, and the signature. Of the repair nobody knows beforehand how much it is, and of the signature only that it
-goes over all items; so there is no fraction of these.
+Progress has these stages: the copy (with everything up to the sync), the verification, the repair, its verification,
+and the signature. The amount of work of the repair is unknown beforehand, and the signature covers all items without a
+known amount of bytes; so no percentage is shown for these two.
 """
 
 from __future__ import annotations
@@ -33,20 +34,24 @@ from pcopy.walk.listing import NAMES_AT_ONCE
 
 
 def _copied(totals: Totals) -> Done:
+    """Return the progress of copying."""
     items = totals.copied + totals.skipped + totals.failed
     handled = max(totals.moved, totals.bytes) + totals.skipped_bytes + totals.failed_bytes
     return Done(items, totals.found, handled, totals.found_bytes, totals.moved, totals.unscanned == 0)
 
 
 def _verified(totals: Totals) -> Done:
+    """Return the progress of reading copies back."""
     read, items = totals.verified_bytes, totals.verified + totals.refuted
     return Done(items, totals.to_verify, read, totals.to_verify_bytes, read, True)
 
 
 def _in_place(totals: Totals) -> Done:
-    """The bytes of files that are there, or never will be, however many bytes have moved for them."""
-    settled = totals.bytes + totals.skipped_bytes + totals.failed_bytes
-    return _copied(totals)._replace(bytes=settled, final=False)
+    """Return the progress of a stage whose total is unknown, in bytes of files that are complete, skipped or failed,
+    however many bytes were transferred for them.
+    """
+    finished_bytes = totals.bytes + totals.skipped_bytes + totals.failed_bytes
+    return _copied(totals)._replace(bytes=finished_bytes, final=False)
 
 
 STAGES: Stages = {
@@ -56,20 +61,21 @@ STAGES: Stages = {
     "reverify": Stage(_verified),
     "sign": Stage(_in_place, measured=False),
 }
-"""By the names of phases. What is only read is measured as what is copied."""
+"""The stages of progress, by name of the phase. For programs that only read, an item that was read counts as copied."""
 
 
 def one_stage(name: str) -> Stages:
-    """Of a tool that goes through trees once, and moves nothing."""
+    """Return the stages of a program that walks trees once and transfers no data."""
     return {name: Stage(_gone_through, scans=True)}
 
 
 def _gone_through(totals: Totals) -> Done:
+    """Return the progress of walking trees."""
     return _in_place(totals)._replace(moved=totals.bytes, final=totals.unscanned == 0)
 
 
 class RepeatableTool(Tool):
-    """One that keeps no jobs: whatever has stopped it, the same command goes on."""
+    """Base class of programs that do not record jobs: after an interruption, the user repeats the command."""
 
     unfinished = errors.STOPPED
     spool_advice = SET_ANOTHER
@@ -77,38 +83,52 @@ class RepeatableTool(Tool):
     durable_before: tuple[int, ...] = ()
 
     def first_counts(self, job: Job) -> list[int]:
-        """Each path counts when it is looked at; a list is to be gone through first."""
+        """Return the counters before the first task. Each path is counted when it is examined; a list counts as one
+        directory to be read.
+        """
         return list(Totals(unscanned=int(bool(job.listed))))
 
 
 def _for_each(ranks: Iterable[int], phase: int, value: Any) -> list[Spawn]:
+    """Return one task for each of ``ranks``; all carry the same value."""
     payload = encode(value)
     return [Spawn(phase, payload, 0, owner=rank) for rank in ranks]
 
 
 class JobDirector:
-    """Fills ``pcopy.launch.tool.JobDirector``, with the statuses of a job that reads.
+    """Decides on rank 0 which phases a job has, and its exit status. This class serves jobs that only read; others are
+    subclasses.
 
-    ``settle`` is asked at the end of a job whose items are all there: it does what is left to do with them, and returns
-    the status. ``unfinished`` is that of a job which ended before, unless a signal ends one that is not kept.
+    Implements the protocol ``pcopy.launch.tool.JobDirector``.
     """
 
     failed_status = errors.REFUSED
-    """Of one of which items have failed."""
+    """Exit status of a job in which items have failed."""
 
     def __init__(self, rank: Rank, settle: Settle, unfinished: int) -> None:
+        """Create the director of the job of ``rank``, which is rank 0.
+
+        Args:
+            rank: rank 0.
+            settle: called when all items were processed without failures. It does the remaining work and returns the
+                exit status.
+            unfinished: exit status of a job that ended early, except one that is not recorded and was ended by a
+                signal.
+        """
         self._rank = rank
         self._job = rank.job
         self._settle = settle
         self._unfinished = unfinished
         self._mount_codes = mount_codes(rank.job.roots)
         self.ended = Ended(errors.INTERNAL, Totals(), None)
-        """A reason to halt that comes later counts no more."""
+        """How the job ended. A reason to halt that arrives after that does not change it."""
         self._counted = 0
-        """What earlier runs have counted for ``to_delete`` and have not deleted, as COUNT begins."""
+        """When the phase COUNT begins: number of extra items that earlier runs counted in ``to_delete`` and did not
+        delete.
+        """
 
     def first_tasks(self, phase: int) -> Iterable[Spawn]:
-        """What the first ranks of hosts, all ranks, or rank 0 do in this phase."""
+        """Return the first tasks of a phase, for rank 0, the first rank of each host, or all ranks."""
         ranks: Sequence[int] = range(self._rank.size)
         if phase == Phase.COPY:
             return [*self._root_tasks(), *self._manifest_task()]
@@ -121,6 +141,9 @@ class JobDirector:
         return self._signing_tasks(phase) if phase >= Phase.SIGN else []
 
     def _deletion(self, number: int, phase: int) -> Spawn:
+        """Return the task that deletes, or in the phase COUNT counts, the extra items in the target of root
+        ``number``.
+        """
         from pcopy.tasks.remove.delete_extra import ExamineMounts
 
         place = Place(number, b"", NOWHERE, NOWHERE, False, False)
@@ -128,6 +151,7 @@ class JobDirector:
         return Spawn(phase, encode(ExamineMounts(place, counted)), SCAN_COST, True, self._rank.leaders[0])
 
     def _manifest_task(self) -> list[Spawn]:
+        """Return the task that reads the manifest with which the job compares a tree, if there is one."""
         if not self._job.against:
             return []
         from pcopy.tasks.sign.manifest_lines import ReadManifest
@@ -135,6 +159,9 @@ class JobDirector:
         return _for_each((0,), int(Phase.COPY), ReadManifest())
 
     def _signing_tasks(self, phase: int) -> list[Spawn]:
+        """Return the tasks of a phase of the signature: send the entries of directories, digest one level of
+        directories, or write the manifest.
+        """
         from pcopy.tasks.sign.digest_level import DigestLevel, SendEntries
         from pcopy.tasks.sign.manifest_lines import WriteManifest
 
@@ -145,10 +172,11 @@ class JobDirector:
         return _for_each((0,), phase, WriteManifest()) if depth < 0 else _for_each(ranks, phase, DigestLevel(depth))
 
     def _root_tasks(self) -> Iterator[Spawn]:
-        """Those that go through the roots."""
+        """Yield the tasks that start the walk of all roots."""
         yield from map(self._root_task, range(len(self._job.roots)))
 
     def _root_task(self, number: int) -> Spawn:
+        """Return the task that starts the walk of root ``number``."""
         root = self._job.roots[number]
         source_id = Identity(self._mount_codes[number][0], root.source_id[1])
         if self._job.listed:
@@ -162,7 +190,7 @@ class JobDirector:
         return self._names_task(number, root.item, 1)
 
     def _names_task(self, number: int, names: bytes, count: int) -> Spawn:
-        """For ``count`` single items of the directory of a root."""
+        """Return the task for ``count`` single items, whose ``names`` are in the directory of root ``number``."""
         from pcopy.tasks.directories.scan_dir import ScanNames
 
         root, (source_mount, target_mount) = self._job.roots[number], self._mount_codes[number]
@@ -172,7 +200,9 @@ class JobDirector:
         return Spawn(int(Phase.COPY), encode(ScanNames(place, names, 0)), max(SCAN_COST, count * CALL_COST), True)
 
     def _common_root(self) -> Iterator[Spawn]:
-        """Of several sources that are one dataset: a directory that none of them is."""
+        """Yield the entry of the common root directory, if several sources form one dataset: it does not exist as a
+        directory.
+        """
         from pcopy.tasks.sign.digest_level import EntriesNote
 
         if self._job.copies and len(self._job.roots) > 1:
@@ -182,15 +212,19 @@ class JobDirector:
             yield Spawn(int(Phase.SIGN), encode(EntriesNote((root,))), 0, owner=owner)
 
     def _depth(self, phase: int) -> int:
-        """Of the directories that are digested in a phase; -1 for the phase after the last level."""
+        """Return the depth of the directories that are digested in this phase; -1 for the phase after the
+        last level.
+        """
         return self._deepest() - (phase - Phase.LEVEL)
 
     def _deepest(self) -> int:
+        """Return the depth of the deepest directory of the dataset."""
         from pcopy.tasks.sign.digest_level import FoundEntries
 
         return self._rank.own(FoundEntries).deepest
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
+        """Return the phase that follows ``phase``, or None if it was the last one. Phases without work are omitted."""
         sums = Totals(*totals)
         options = self._job.options
         if phase >= Phase.SIGN:
@@ -215,15 +249,19 @@ class JobDirector:
             Phase.REPAIR_VERIFY: repaired,
             Phase.SIGN: self._rank.signs and not sums.failed,
         }
-        following = next((int(later) for later, wanted in due.items() if later > phase and wanted), None)
+        following = next(
+            (int(candidate) for candidate, is_needed in due.items() if candidate > phase and is_needed), None
+        )
         if following == Phase.COUNT:
             self._counted = sums.to_delete - sums.deleted
         return following
 
     def _may_delete(self, sums: Totals) -> bool:
+        """True if extra items in the target may be deleted."""
         return False
 
     def status(self, totals: tuple[int, ...], halted: Halt | None) -> int:
+        """Determine the exit status of the job, record how it ended in ``ended``, and return the status."""
         sums = Totals(*totals)
         status = self._status(sums, halted)
         self.ended = Ended(status, sums, halted, tuple(sorted(self._rank.own(Layouts).of_job.items())))
@@ -241,7 +279,7 @@ class JobDirector:
 
 
 class RepeatableDirector(JobDirector):
-    """Of a job that is not kept, since there is nothing to lose: whatever has stopped it, the same command goes on."""
+    """Director of a job that is not recorded: after an interruption, the user repeats the command."""
 
     failed_status = errors.INCOMPLETE
 
@@ -250,11 +288,14 @@ class RepeatableDirector(JobDirector):
 
 
 class LevelsDirector(RepeatableDirector):
-    """Of a tool that takes lists (``--from``). The first phase begins with the paths, or goes through the list. Then
-    there is one for each level of directories that wait for what is in them, the deepest first."""
+    """Director of programs that accept lists (``--from``) and process some directories after their contents.
+
+    The first phase walks the paths or the list. Each further phase processes one level of the directories that had to
+    wait for their contents, the deepest level first.
+    """
 
     def first_task(self, place: Place, item: bytes) -> Kind:
-        """The task that goes through ``item`` of the directory ``place``."""
+        """Return the task that processes ``item`` of the directory ``place``."""
         raise NotImplementedError
 
     def _root_task(self, number: int) -> Spawn:
@@ -279,12 +320,18 @@ class LevelsDirector(RepeatableDirector):
 
 
 class CopyDirector(JobDirector):
-    """Nothing is deleted unless all is there that is to be copied, and none of it if it is more than may be."""
+    """Director of ``pcopy``.
+
+    Extra items are deleted only if everything was copied without failures, and only if there are no more than
+    ``--max-delete`` of them.
+    """
 
     failed_status = errors.INCOMPLETE
 
     def _root_tasks(self) -> Iterator[Spawn]:
-        """One for each root; or one for several that are copied as names of one directory (``BothSides.root_of``)."""
+        """Yield one task for each root; roots that are names of the same directory, and keep their names, share a task
+        (``BothSides.root_of``).
+        """
         roots = self._job.roots
         if self._job.options.recodes or self._job.listed:
             yield from super()._root_tasks()
@@ -313,14 +360,16 @@ class CopyDirector(JobDirector):
         return self._job.options.delete and not (sums.failed or self._are_too_many(sums))
 
     def _are_too_many(self, sums: Totals) -> bool:
+        """True if there are more extra items than ``--max-delete`` allows."""
         return 0 <= self._job.options.max_delete < sums.to_delete
 
     def _why_not(self, sums: Totals) -> str:
+        """Return the reason why nothing, or nothing more, was deleted."""
         if sums.failed:
             return f"{counted(sums.failed, 'item has', 'items have')} failed"
         items = counted(sums.to_delete - sums.deleted, "item", "items")
-        before = f" and earlier runs of the job have deleted {sums.deleted:,}" if sums.deleted else ""
-        return f"the source lacks {items}{before}, which is more than --max-delete {self._job.options.max_delete:,}"
+        earlier = f" and earlier runs of the job have deleted {sums.deleted:,}" if sums.deleted else ""
+        return f"the source lacks {items}{earlier}, which is more than --max-delete {self._job.options.max_delete:,}"
 
     def _status(self, sums: Totals, halted: Halt | None) -> int:
         if halted is None:
@@ -329,13 +378,16 @@ class CopyDirector(JobDirector):
         return self.failed_status if status == errors.OK and self._are_too_many(sums) else status
 
     def _remove_leftovers(self) -> None:
-        """Single items lie in a directory that no task finishes: the same one, if there are several."""
+        """Remove temporary files of this job from the directory that contains single items.
+
+        No task finishes that directory. If several roots are single items, it is the same directory for all.
+        """
         number = next((number for number, root in enumerate(self._job.roots) if root.item), None)
         if number is None:
             return
         try:
-            left = self._rank.remove_leftovers(self._rank.targets[number].open(b""))
-            text = left and left.strerror
+            problem_text = self._rank.remove_leftovers(self._rank.targets[number].open(b""))
+            text = problem_text and problem_text.strerror
         except Problem as problem:
             text = f"temporary files may be left in the destination: {problem.operation}: {problem.strerror}"
         if text:

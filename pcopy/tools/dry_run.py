@@ -1,7 +1,7 @@
-"""``pcopy --dry-run``: the same scan and the same decisions as those of a copy, and nothing is made.
+"""``pcopy --dry-run``: the same scan and decisions as those of a copy, without creating anything.
 
-Each item has a line on standard output as soon as it is decided about; the totals come at the end. No job is kept, and
-neither a signature is computed nor a copy read back.
+A line for each item is printed on standard output as soon as its outcome is decided; the totals follow at the end. The
+job is not recorded, no signature is computed, and no copy is read back.
 """
 
 from __future__ import annotations
@@ -28,17 +28,20 @@ from pcopy.units import show_seconds, show_size
 from pcopy.walk.look_ahead import LookAhead
 
 _SMALLEST, _STEP = 4 << 10, 16
-"""The histogram of sizes: up to 4 KiB, and then sixteen times as much each, in bytes."""
+"""Limits in bytes of the histogram of file sizes: the first class ends at 4 KiB, each further one at 16 times that of
+the class before it.
+"""
 
 
 class Sizes:
-    """How many files of which size, and their bytes, by powers."""
+    """Histogram of file sizes: number of files and bytes in each class."""
 
     def __init__(self) -> None:
         self._files: Counter[int] = Counter()
         self._bytes: Counter[int] = Counter()
 
     def add(self, size: int) -> None:
+        """Count a file of ``size`` bytes."""
         end = _SMALLEST if size else 0
         while end < size:
             end *= _STEP
@@ -46,17 +49,18 @@ class Sizes:
         self._bytes[end] += size
 
     def rows(self) -> list[tuple[int, int, int]]:
-        """The largest size, the number and the bytes of each row with any files."""
+        """Return (largest size, number of files, bytes) for each class that contains files."""
         return [(end, self._files[end], self._bytes[end]) for end in sorted(self._files)]
 
     def lines(self) -> list[str]:
+        """Return the lines of the histogram."""
         rows = self.rows()
         title = {end: f"up to {show_size(end)}" if end else "empty" for end, _, _ in rows}
         return [f"    {title[end]}: {counted(files, 'file', 'files')}, {show_size(size)}" for end, files, size in rows]
 
 
 class Foreseen(InFront):
-    """Prints what would become of each item, and counts it."""
+    """Sink that prints the expected outcome of each item, and counts the items by action."""
 
     def __init__(self, sink: Sink, *, prints: bool) -> None:
         super().__init__(sink)
@@ -65,6 +69,7 @@ class Foreseen(InFront):
         self.sizes = Sizes()
 
     def items(self, items: Sequence[Itemized]) -> None:
+        """Print and count the items."""
         for each in items:
             self.items_by_action[each.action] += len(each.kinds)
             is_made = each.action in (Action.COPY, Action.REPLACE)
@@ -79,15 +84,17 @@ class Foreseen(InFront):
 
 
 class DryRunPreparation(CopyPreparation):
+    """The job of ``pcopy --dry-run`` on rank 0."""
+
     _is_enough: bool | None = None
-    """Would there be room for the copy? None: not known, or the user does not want to know."""
+    """True if the copy would have enough free space, False if not; None if that is unknown or not checked."""
     _lacking = ""
-    """Why the copy would be refused."""
+    """Reason why the copy would be refused, or ""."""
 
     def __init__(self, words: Sequence[str], arguments: CopyArguments) -> None:
         telling = arguments.telling._replace(verbose=min(arguments.telling.verbose, 1))
         if sys.stdout.isatty() and telling.progress in ("auto", "bar"):
-            telling = telling._replace(progress="none")  # the lines would go through the bar
+            telling = telling._replace(progress="none")  # The progress bar and the lines would overwrite each other.
         keeping = arguments.keeping._replace(directory=b"", at_start=False)
         super().__init__(words, arguments._replace(telling=telling, is_kept=False, keeping=keeping))
         options = self.job.options._replace(
@@ -124,6 +131,7 @@ class DryRunPreparation(CopyPreparation):
         return ended.status
 
     def _values(self) -> dict[str, object]:
+        """Return the values of ``--json`` that only a dry run has."""
         assert self._foreseen is not None
         free = self._free()
         rows = self._foreseen.sizes.rows()
@@ -137,15 +145,16 @@ class DryRunPreparation(CopyPreparation):
         }
 
     def _lines(self, ended: Ended, seconds: float, ranks: int) -> list[str]:
+        """Return the lines of the summary."""
         assert self._foreseen is not None
         totals, by_action = ended.totals, self._foreseen.items_by_action
         lines = sums_lines(totals, "would be copied", "would be skipped")
         if totals.skipped_bytes:
             lines.append(f"  would be skipped: {show_size(totals.skipped_bytes)}")
-        if hidden := left_out(totals.excluded, self.telling.filters):
-            lines.append(f"  {hidden}")
-        told_of = [f"{by_action[action]:,} {WORDS[action]}" for action in Action if by_action[action]]
-        lines.append(f"  {', '.join(told_of) or 'nothing'}")
+        if excluded := left_out(totals.excluded, self.telling.filters):
+            lines.append(f"  {excluded}")
+        actions = [f"{by_action[action]:,} {WORDS[action]}" for action in Action if by_action[action]]
+        lines.append(f"  {', '.join(actions) or 'nothing'}")
         if rows := self._foreseen.sizes.lines():
             lines += ["  sizes of the files to be copied:", *rows]
         if (free := self._free()) is not None:
@@ -161,6 +170,7 @@ class DryRunPreparation(CopyPreparation):
         return lines
 
     def _free(self) -> Room | None:
+        """Return the free space at the destination; None if it is unknown."""
         try:
             return free_on(self.job.roots[0].target)
         except OSError:

@@ -1,6 +1,6 @@
-"""How tools that keep no jobs tell of the end: what went wrong, then the sums as a few lines, or as JSON.
+"""The final output of programs that do not record jobs: errors and remarks, then the totals as a few lines or as JSON.
 
-Of what is compared the lines go to standard error: standard output has what differs.
+Programs that compare print the totals on standard error: their standard output contains the differences.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ from pcopy.tools.summary import filter_values
 
 
 class LinesOfItems(InFront):
-    """Prints a line for each item that would be made or changed."""
+    """Sink that prints a line for each item that would be created or changed."""
 
     def __init__(self, sink: Sink, is_listed: Callable[[Itemized], bool]) -> None:
+        """Create a sink that passes everything on to ``sink``. ``is_listed`` returns True for items that are to be
+        printed.
+        """
         super().__init__(sink)
         self._is_listed = is_listed
 
@@ -38,37 +41,42 @@ class LinesOfItems(InFront):
 
 
 def told_beside_lines(telling: Telling) -> Telling:
-    """Of a dry run, whose lines on standard output would go through a bar, and be there twice."""
+    """Return ``telling`` changed for a dry run, which prints a line for each item.
+
+    Items are not printed a second time by ``-vv``, and there is no progress bar on the same terminal.
+    """
     progress = "none" if sys.stdout.isatty() and telling.progress in ("auto", "bar") else telling.progress
     return telling._replace(verbose=min(telling.verbose, 1), progress=progress)
 
 
 class SummedPreparation(Preparation):
+    """Base class of jobs that print their totals at the end and are not recorded."""
+
     program: str
-    """It stands before each line that goes to standard error."""
+    """Name of the program, which begins each line on standard error."""
     incomplete: str
-    """What is told of a job of which items have failed."""
-    stopped = "the same command goes on"
-    """What is told of one that was stopped."""
+    """Text for a job in which items failed."""
+    stopped = "repeat the command to continue"
+    """Text for a job that was stopped early: what the user can do."""
     leaves_out = "filters"
-    """The options that leave out items, as the summary names them."""
+    """Name for the options that exclude items, for the summary."""
     names_filters = False
     """True if ``lines`` states how many items filters left out, and where these are set."""
 
     def __init__(self, ranks: int, in_flight: int, telling: Telling, *, dry_run: bool = False) -> None:
         super().__init__(ranks, in_flight, telling)
         self.dry_run = dry_run
-        """Is nothing done but telling? Then nothing keeps it quiet."""
+        """True if nothing is changed. A dry run prints its result even with ``-q``."""
         self.remarks: list[str] = []
-        """What is told besides."""
+        """Further lines for standard error."""
 
     @abstractmethod
     def summary(self, ended: Ended, seconds: float, ranks: int) -> dict[str, object]:
-        """What ``--json`` shows."""
+        """Return the values of ``--json``."""
 
     @abstractmethod
     def lines(self, ended: Ended, seconds: float, ranks: int) -> Iterator[str]:
-        """What people are shown."""
+        """Yield the lines of the summary for people."""
 
     def tell_end(self, ended: Ended, ranks: int) -> int:
         seconds = time.monotonic() - self.began
@@ -82,14 +90,15 @@ class SummedPreparation(Preparation):
         elif not self.telling.quiet or ended.status != OK or self.dry_run:
             lines = [*self.lines(ended, seconds, ranks)]
             by = self.leaves_out
-            if not self.names_filters and (hidden := left_out(ended.totals.excluded, self.telling.filters, by=by)):
-                lines.append(f"  {hidden}")
+            if not self.names_filters and (excluded := left_out(ended.totals.excluded, self.telling.filters, by=by)):
+                lines.append(f"  {excluded}")
             if ended.status != OK:
                 lines.append(self._outcome(ended.status))
             print("\n".join(lines), flush=True)
         return ended.status
 
     def _outcome(self, status: int) -> str:
+        """Return the last line of the summary of a job that did not end with status 0."""
         outcomes = {
             INCOMPLETE: f"incomplete: {self.incomplete} (status 1)",
             INTERNAL: "internal error (status 70)",
@@ -99,19 +108,19 @@ class SummedPreparation(Preparation):
 
 
 class ReadPreparation(Preparation):
-    """Of two things that are read and compared: what is told at the end."""
+    """Base class of the jobs of ``pverify``, which read trees and compare them."""
 
     unread: str
-    """What follows the number of items that failed."""
+    """Text after "N of M items could not be", for items that failed."""
     counted_of = ""
-    """What follows the number of items that filters left out, if an item may count twice."""
+    """Text after the number of items that filters excluded, used if an item may count twice."""
 
     def __init__(self, arguments: VerifyArguments) -> None:
         super().__init__(arguments.ranks, arguments.in_flight, arguments.telling)
         self._remarks: list[str] = []
 
     def _lacks_items(self, totals: Totals) -> bool:
-        """Have the filters left nothing? That is told."""
+        """Return True, and add a remark, if the filters exclude everything."""
         select = self.job.options.select
         nothing = nothing_selected(totals, select) if select.anything else ""
         if nothing:
@@ -133,20 +142,20 @@ class ReadPreparation(Preparation):
         if self.telling.json:
             print(json.dumps(self.values))
         elif not self.telling.quiet:
-            hidden = left_out(totals.excluded, self.telling.filters, self.counted_of)
+            excluded = left_out(totals.excluded, self.telling.filters, self.counted_of)
             for line in self._lines(ended, elapsed):
-                is_verdict = bool(hidden) and line == "the same"
-                print(f"pverify: {line}{f', but for {hidden}' if is_verdict else ''}", file=sys.stderr)
-                hidden = "" if is_verdict else hidden
-            if hidden:
-                print(f"pverify: {hidden}", file=sys.stderr)
+                is_verdict = bool(excluded) and line == "the same"
+                print(f"pverify: {line}{f', but for {excluded}' if is_verdict else ''}", file=sys.stderr)
+                excluded = "" if is_verdict else excluded
+            if excluded:
+                print(f"pverify: {excluded}", file=sys.stderr)
         sys.stdout.flush()
         return ended.status
 
     @abstractmethod
     def _lines(self, ended: Ended, elapsed: float) -> Iterable[str]:
-        """What people are shown."""
+        """Return the lines of the summary for people."""
 
     @abstractmethod
     def _summary(self, ended: Ended, elapsed: float, ranks: int) -> dict[str, object]:
-        """What ``--json`` shows."""
+        """Return the values of ``--json``."""

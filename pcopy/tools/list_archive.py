@@ -1,6 +1,7 @@
-"""``ptar -t``: the members of an archive, a line each, as ``tar -t`` and ``tar -tv`` tell them; one process does it.
+"""``ptar -t``: list the members of an archive in the format of ``tar -t`` and ``tar -tv``. One process does it.
 
-With ``--signature`` all ranks read the contents (``pcopy.tools.prove_archive``), but for what is one stream.
+With ``--signature``, all ranks read the contents (``pcopy.tools.prove_archive``), unless the archive can only be read
+as one stream.
 """
 
 from __future__ import annotations
@@ -43,10 +44,12 @@ if TYPE_CHECKING:
 
 
 def list_archive(arguments: ArchiveArguments) -> int:
-    """Prints the names; returns the exit status. Raises ``Refused``."""
+    """Print the members of the archive and return the exit status. Raise ``Refused`` if it cannot be read."""
     if arguments.telling.metrics or arguments.telling.reports:
         option = "--metrics" if arguments.telling.metrics else "--report"
-        raise Refused(f"{option} tells what many processes do; one lists this archive, and tells no sums: leave it out")
+        raise Refused(
+            f"{option} describes the work of several ranks, but a single process lists this archive: leave it out"
+        )
     arguments = with_listed(arguments)
     path, stream = archive_to_read(arguments, letters_of(arguments))
     options = listing_options(arguments)
@@ -76,19 +79,21 @@ def list_archive(arguments: ArchiveArguments) -> int:
 
 
 def letters_of(arguments: ArchiveArguments) -> str:
-    """Those of tar that do the same."""
+    """Return the options of tar for the same listing."""
     return "-tv" if arguments.telling.verbose else "-t"
 
 
 def listing_options(arguments: ArchiveArguments) -> Options:
-    """Raises ``Refused`` if the signature cannot be where it is wanted."""
+    """Return the options of the listing. Raise ``Refused`` if the signature file cannot be created."""
     options = arguments.options._replace(umask=umask_of_user())
     check_outputs((), options, arguments.telling, copies=False)
     return options
 
 
 class ArchiveListing:
-    """Members are told one after the other; ``wrong`` counts what could not be."""
+    """Prints the members of an archive in their order, and computes its signature if asked for. ``wrong`` counts
+    failures.
+    """
 
     def __init__(self, arguments: ArchiveArguments, path: bytes, options: Options) -> None:
         self.wrong = 0
@@ -104,7 +109,7 @@ class ArchiveListing:
 
     @property
     def excluded(self) -> int:
-        """How many members filters have left out."""
+        """Number of members that filters exclude."""
         return self._wanted.excluded
 
     def is_wrong(self, text: str, path: bytes | None = None) -> None:
@@ -113,7 +118,10 @@ class ArchiveListing:
         tell("ptar", f"{shown(path or self._path)}: {text}")
 
     def go_through(self, read: Read) -> str:
-        """Returns what is to be told of names that no member has. Raises ``Problem``, and ``OSError`` from spools."""
+        """Read all members. Return a text about requested names that no member has, or "".
+
+        Raise ``Problem`` if the archive cannot be read, and ``OSError`` if temporary files cannot be written.
+        """
         digests: MemberDigests | None = None
         if self._signature is not None:
             read = Ahead(_limited(read, self._options.bwlimit)).read
@@ -131,17 +139,24 @@ class ArchiveListing:
         return self._wanted.lacking
 
     def damaged(self, damage: Damage) -> None:
+        """Report a damaged part of the archive."""
         self.is_wrong(f"at byte {damage.offset:,}: {damage.text}")
 
     def take(self, found: FoundMember, item: ItemInArchive | None, problem: str) -> None:
-        """Tells a member; for a signature, what it becomes, or the ``problem`` that its contents have met."""
-        member, told = found.member, self._arguments.telling
+        """Print a member, and add it to the signature.
+
+        Args:
+            found: the member.
+            item: the item that it becomes, for the signature; None for a hard link or without a signature.
+            problem: the reason why its contents cannot be read, or "".
+        """
+        member, output = found.member, self._arguments.telling
         if found.remark:
             tell("ptar", f"{shown(member.name)}: {found.remark}")
-        if told.json:
+        if output.json:
             print(json.dumps(_values(member)))
-        elif not told.quiet:
-            print(_long(member, numeric=self._options.numeric_owner) if told.verbose else shown(member.name))
+        elif not output.quiet:
+            print(_long(member, numeric=self._options.numeric_owner) if output.verbose else shown(member.name))
         if refused := refusal(member):
             self.is_wrong(f"{shown(member.name)}: {refused}")
             return
@@ -150,7 +165,9 @@ class ArchiveListing:
             self._signature.take(found, item)
 
     def listed_as_incomplete(self, read: Read, size: int) -> Incomplete:
-        """Return what the trailer of an archive of ``size`` bytes lists; report if it is damaged."""
+        """Return the incomplete files that the trailer of an archive of ``size`` bytes lists. Report a damaged trailer
+        as a failure.
+        """
         try:
             return listed_as_incomplete(read, size)
         except Problem as problem:
@@ -158,9 +175,13 @@ class ArchiveListing:
             return NOTHING
 
     def end(self, lacking: str, incomplete: Incomplete, check: Callable[[int, int], None] | None = None) -> None:
-        """All members were taken: report those that fail, and write the signature. Raises ``OSError``.
+        """Report the members that cannot be unpacked, and write the signature, after all members were read. Raise
+        ``OSError``.
 
-        ``check`` raises ``Problem`` if bytes of the archive, from an offset on, cannot be read.
+        Args:
+            lacking: text about requested names that no member has, or "".
+            incomplete: the incomplete files that the trailer lists.
+            check: called with an offset and a length; raises ``Problem`` if these bytes of the archive cannot be read.
         """
         for each in self._tree.last_members():
             member = each.item.member
@@ -182,10 +203,12 @@ class ArchiveListing:
             self._sign(self._signature)
 
     def _sign(self, found: ArchiveSignature) -> None:
-        """Writes the signature of what was told, if nothing was wrong. Raises ``OSError``."""
+        """Write the signature of the listed members, unless there were failures. Raise ``OSError`` if temporary files
+        cannot be read.
+        """
         try:
             if self.wrong:
-                raise ValueError("not all of it could be read")
+                raise ValueError("not all of the archive could be read")
             signature = found.signature(shown(self._arguments.archive))
         except ValueError as error:
             self.is_wrong(f"no signature is written: {error}")
@@ -200,13 +223,14 @@ class ArchiveListing:
             self.is_wrong(f"the signature could not be written: {error.strerror}", self._options.signature)
 
     def close(self) -> None:
+        """Release the temporary files."""
         self._tree.close()
         if self._signature is not None:
             self._signature.close()
 
 
 def _limited(read: Read, rate: int) -> Read:
-    """The same, of ``rate`` bytes a second (0: of any number)."""
+    """Return a function that reads like ``read``, limited to ``rate`` bytes per second (0: unlimited)."""
     throttle = Throttle()
     throttle.allow(rate or inf, inf)
 
@@ -219,6 +243,7 @@ def _limited(read: Read, rate: int) -> Read:
 
 
 def _values(member: Member) -> dict[str, object]:
+    """Return the values of a member for ``--json``."""
     import base64
 
     return {
@@ -235,6 +260,7 @@ def _values(member: Member) -> dict[str, object]:
 
 
 def _long(member: Member, *, numeric: bool) -> str:
+    """Return the line of a member in the format of ``tar -tv``."""
     mode = stat.filemode(member.st_mode)
     if member.kind == LINK:
         mode = "h" + mode[1:]
@@ -251,6 +277,9 @@ def _long(member: Member, *, numeric: bool) -> str:
 
 
 def _date(moment: int) -> str:
+    """Return a time, given in nanoseconds since the epoch, as local date and minute; as seconds if it has
+    no such form.
+    """
     try:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment // 10**9))
     except (OverflowError, ValueError, OSError):

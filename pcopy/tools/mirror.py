@@ -1,4 +1,6 @@
-"""What is refused before anything is deleted, and what is spared (``--delete``): rank 0 looks at it at the start."""
+"""Checks of ``--delete`` and ``--backup`` that rank 0 makes before anything is deleted, and the directories that
+deletion must not touch.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +19,27 @@ from pcopy.tools.arguments import CopyArguments
 
 
 def check_mirror(arguments: CopyArguments, roots: Sequence[Root], option: str) -> None:
-    """Raises ``Refused`` if more might be deleted than the user means; ``option`` is how he has said it."""
+    """Raise ``Refused`` if more might be deleted than the user intends.
+
+    Args:
+        arguments: the parsed command line.
+        roots: the roots of the job; with deletion there is only one.
+        option: the option by which the user asked for deletion.
+    """
     (source,), root = arguments.sources, roots[0]
     command = f"pcopy {option}"
-    if arguments.program != "pcopy":  # which says it by its name
+    if arguments.program != "pcopy":  # ``psync`` has no such option: its name implies deletion.
         option = command = arguments.program
     if root.item:
         return
     if not (arguments.no_target_directory or _is_contents(source)):
         destination = for_shell(arguments.destination)
-        inside = for_shell(os.path.join(arguments.destination, os.path.basename(source)))
+        target_inside = for_shell(os.path.join(arguments.destination, os.path.basename(source)))
         raise Refused(
-            f"{shown(source)}: with {option} a trailing slash says what is to be equal to it. "
+            f"{shown(source)}: with {option} SRC needs a trailing slash, so that it is clear which directory "
+            "becomes equal to it. "
             f"For {destination} itself: {command} {for_shell(source + b'/')} {destination}; "
-            f"for a directory in it: {command} {for_shell(source + b'/')} {inside}"
+            f"for a directory in it: {command} {for_shell(source + b'/')} {target_inside}"
         )
     target = target_of(root)
     if lies_in(root.source, target) or _identity(target) in _identities_upwards(root.source):
@@ -38,38 +47,42 @@ def check_mirror(arguments: CopyArguments, roots: Sequence[Root], option: str) -
     if not arguments.options.delete_all and _is_empty(root.source):
         raise Refused(
             f"{shown(source)}: is empty, and {option} would delete all that is in {shown(target)}: is its file system "
-            "mounted? --delete-all says that it is meant"
+            "mounted? If this is intended, use --delete-all"
         )
 
 
 def _is_contents(path: bytes) -> bool:
+    """True if ``path`` means the contents of a directory (``SRC/``, ``.``), or is no directory at all."""
     return path.endswith(b"/") or os.path.basename(path) in (b".", b"..") or not stat.S_ISDIR(_mode(path))
 
 
 def _mode(path: bytes) -> int:
+    """Return the mode of ``path``; 0 if it cannot be read."""
     try:
         return os.lstat(path).st_mode
-    except OSError:  # which is told where it is opened
+    except OSError:  # Opening it later reports the error.
         return 0
 
 
 def _is_empty(directory: bytes) -> bool:
+    """True if ``directory`` is certainly empty."""
     try:
         return is_empty(None, directory)
-    except OSError:  # it fails, and nothing is deleted then
+    except OSError:  # Reading it will fail, and then nothing is deleted.
         return False
 
 
 def _identity(path: bytes) -> tuple[int, int] | None:
+    """Return device and inode of ``path``; None if it does not exist."""
     try:
         status = os.stat(path)
-    except OSError:  # it is not there yet
+    except OSError:  # It does not exist yet.
         return None
     return status.st_dev, status.st_ino
 
 
 def _identities_upwards(directory: bytes) -> Iterator[tuple[int, int] | None]:
-    """Of a real path, and of all directories above it."""
+    """Yield device and inode of ``directory``, a path without symbolic links, and of all directories above it."""
     yield _identity(directory)
     while (parent := os.path.dirname(directory)) != directory:
         directory = parent
@@ -77,20 +90,22 @@ def _identities_upwards(directory: bytes) -> Iterator[tuple[int, int] | None]:
 
 
 def spared_in(directories: Sequence[bytes], roots: Sequence[Root], options: Options) -> tuple[tuple[int, bytes], ...]:
-    """Where ``directories`` lie in the targets: (number of the root, path below it)."""
+    """Return (number of the root, path below it) for those of ``directories`` that are in a target, so that they are
+    not deleted.
+    """
     if not options.delete:
         return ()
-    found = []
+    spared = []
     for number, root in enumerate(roots):
         tree = os.path.realpath(target_of(root))
         for real in map(os.path.realpath, filter(None, directories)):
             if not root.item and real != tree and lies_in(real, tree):
-                found.append((number, os.path.relpath(real, tree)))
-    return tuple(found)
+                spared.append((number, os.path.relpath(real, tree)))
+    return tuple(spared)
 
 
 def _real_path(path: bytes, given: str) -> bytes:
-    """``path`` without links; raises ``Refused`` if it leads through a link of another user."""
+    """Return ``path`` without symbolic links. Raise ``Refused`` if it leads through a link of another user."""
     try:
         return real_path(path)
     except OSError as error:
@@ -98,32 +113,34 @@ def _real_path(path: bytes, given: str) -> bytes:
 
 
 def backup_in(directory: bytes, roots: Sequence[Root]) -> bytes:
-    """The directory of ``--backup``, from the root; raises ``Refused`` if nothing can be moved there."""
-    top = roots[0].target
+    """Return the absolute path of the directory of ``--backup``. Raise ``Refused`` if replaced items cannot be moved
+    there safely.
+    """
+    parent = roots[0].target
     given = f"--backup {shown(directory)}"
-    path = _real_path(os.path.join(top, directory), given)
+    path = _real_path(os.path.join(parent, directory), given)
     if any(lies_in(target_of(root), path) for root in roots):
         raise Refused(f"{given}: {shown(target_of(roots[0]))} lies in it; name another directory")
     for root in roots:
         if not root.item and lies_in(path, root.source):
             raise Refused(f"{given}: lies in {shown(root.source_shown)}, which is copied; name another directory")
-    there = path
-    while not os.path.lexists(there):
-        there = os.path.dirname(there)
+    existing = path
+    while not os.path.lexists(existing):
+        existing = os.path.dirname(existing)
     try:
-        status, around = os.stat(there), os.stat(top)
+        status, target_status = os.stat(existing), os.stat(parent)
     except OSError as error:
         raise Refused(f"{given}: {error.strerror}") from None
     if not stat.S_ISDIR(status.st_mode):
-        raise Refused(f"{given}: {shown(there)} is no directory")
-    if status.st_dev != around.st_dev:
+        raise Refused(f"{given}: {shown(existing)} is no directory")
+    if status.st_dev != target_status.st_dev:
         raise Refused(
-            f"{given}: is not on the file system of {shown(top)}: nothing can be moved there; name a directory on it"
+            f"{given}: is not on the file system of {shown(parent)}: nothing can be moved there; name a directory on it"
         )
-    if there == path and (strangers := strangers_of(status)):
+    if existing == path and (strangers := strangers_of(status)):
         raise Refused(
-            f"{given}: {shown(path)} {strangers}: what is kept there would not be safe; "
-            "name a directory of yours that only you may write, or one that is to be made"
+            f"{given}: {shown(path)} {strangers}: backups would not be safe there; "
+            "name a directory that you own and that only you may write to, or one that does not exist"
         )
     if (twin := next(_twins(path, roots), None)) is not None:
         raise Refused(f"{given}: {shown(twin)} is to be copied there; name another directory")
@@ -131,7 +148,7 @@ def backup_in(directory: bytes, roots: Sequence[Root]) -> bytes:
 
 
 def _twins(path: bytes, roots: Sequence[Root]) -> Iterator[bytes]:
-    """What the sources have that would be copied to ``path``."""
+    """Yield the paths in the sources that would be copied to ``path``."""
     for root in roots:
         if not root.item and lies_in(path, target_of(root)):
             twin = os.path.join(root.source, os.path.relpath(path, target_of(root)))

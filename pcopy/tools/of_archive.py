@@ -1,4 +1,4 @@
-"""What ``ptar -c`` and ``ptar -x`` share: how a job goes from phase to phase and ends, and what is told at the end."""
+"""Code that ``ptar -c`` and ``ptar -x`` share: the order of phases, the exit status, and the final output."""
 
 from __future__ import annotations
 
@@ -22,19 +22,24 @@ _COUNTED = (
     *("found", "files", "directories", "symlinks", "special", "hardlinks", "bytes", "skipped", "excluded", "failed"),
     *("changed", "vanished", "excused", "warnings"),
 )
-"""Counters that ``--json`` shows, by their names in ``Totals``."""
+"""Counters of ``Totals`` that ``--json`` shows."""
 
 
 class OfArchiveDirector(JobDirector):
-    """An archive is made of what could be read, and unpacked as far as that can be."""
+    """Base class of the directors of ``ptar``.
+
+    Failed items do not stop the job: the archive contains what could be read, and unpacking creates what it can.
+    """
 
     def due(self, sums: Totals) -> dict[int, object]:
-        """The phases in their order; each is left out that is false."""
+        """Return the phases in their order, each with a value that is true if the phase is needed."""
         raise NotImplementedError
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
         due = self.due(Totals(*totals))
-        return next((later for later, wanted in due.items() if later > phase and wanted), None)
+        return next(
+            (phase_number for phase_number, is_needed in due.items() if phase_number > phase and is_needed), None
+        )
 
     def _status(self, sums: Totals, halted: Halt | None) -> int:
         if halted is not None:
@@ -45,10 +50,11 @@ class OfArchiveDirector(JobDirector):
 
 
 class OfArchive(SummedPreparation):
-    """Of a job that makes an archive, or unpacks one; ``done`` is what is done to items."""
+    """Base class of the jobs that create or unpack an archive."""
 
     program, incomplete = "ptar", "some items failed"
     done: str
+    """Word for what is done to items: ``archived`` or ``unpacked``."""
 
     def __init__(self, arguments: ArchiveArguments) -> None:
         telling, dry_run = arguments.telling, arguments.options.dry_run
@@ -57,7 +63,7 @@ class OfArchive(SummedPreparation):
         super().__init__(arguments.ranks, arguments.in_flight, telling, dry_run=dry_run)
         self.arguments = arguments
         self.lists = dry_run and not (telling.json or telling.quiet)
-        """Does standard output get a line for each item that would be there?"""
+        """True if a line is printed on standard output for each item that would be created."""
 
     def sink(self, screen: Sink) -> Sink:
         return super().sink(LinesOfItems(screen, _is_made) if self.lists else screen)
@@ -78,6 +84,7 @@ class OfArchive(SummedPreparation):
         yield f"{show_size(totals.bytes)} in {show_seconds(seconds)}: {show_size(rate)}/s with {ways}"
 
     def _room(self, totals: Totals) -> Iterator[str]:
+        """Yield a line with the free space at the target, and the needed space if that is more."""
         directory, needed = self.job.roots[0].target, self.needed(totals)
         try:
             free = free_on(directory).bytes
@@ -87,9 +94,10 @@ class OfArchive(SummedPreparation):
         yield f"  free on {shown(directory)}: {show_size(free)}{lack}"
 
     def needed(self, totals: Totals) -> int:
-        """Bytes of what would be made, as far as that is known."""
+        """Return the number of bytes that would be created, as far as it is known."""
         return totals.bytes
 
 
 def _is_made(items: Itemized) -> bool:
+    """True if these items would be created."""
     return items.action in (Action.COPY, Action.REPLACE)

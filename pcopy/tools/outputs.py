@@ -1,7 +1,8 @@
-"""The files that a job writes beside its copies: where they may be, and how the signature's is written.
+"""The output files of a job (signature, manifest, report, log, …): where they may be, and how the signature file is
+written.
 
-Rule: none of them may take the place of anything but an older file of its kind, and none may lie in what it describes,
-where it would change it. What is there is looked at before anything is copied, also when a job goes on.
+Rule: an output may replace only an older file of its kind, and must not be inside the data that it describes or that is
+copied, where it would change them. Existing files are checked before anything is copied, also when a job is resumed.
 """
 
 from __future__ import annotations
@@ -30,66 +31,86 @@ if TYPE_CHECKING:
 
 
 _CALLED = {each: f"not what --{each} has written" for each in ("metrics", "svg")}
-"""What is said of a file that is none of its kind."""
+"""Texts for an existing file that is not an older output of the same kind."""
 
 _KINDS = {"metrics": "a file of metrics", "svg": "a picture", "errors": "a file of errors"}
-"""What outputs are called whose words in the code are no nouns with an article."""
+"""Names of outputs for messages, where the name of the option is no noun."""
 
 DRAWN = "<!-- drawn by pdbench -->\n"
-"""The beginning of a picture."""
+"""First line of a chart of ``pdbench --svg``, by which it is recognised."""
 
 _WRITTEN_THROUGH = ("errors", "log")
-"""What is made or emptied when the job begins."""
+"""Outputs that are created or truncated at the start of the job and written while it runs. The others replace an older
+file at the end.
+"""
 
 
 def check_outputs(roots: Sequence[Root], options: Options, telling: Telling, *, copies: bool = True) -> None:
-    """Raises ``Refused`` unless signature, manifest, and what tells of the job can be where the user wants them.
+    """Raise ``Refused`` unless the signature, the manifest and the output files can be written where the user wants
+    them.
 
-    Raises that or ``ImportError`` where the library of the digests is not there.
+    Args:
+        roots: the roots of the job.
+        options: its options.
+        telling: the output options.
+        copies: True if the job writes to the targets of the roots.
+
+    Raise ``ImportError`` if the library of the hash algorithm is not installed.
     """
-    described = {"signature": options.signature, "manifest": options.manifest}
-    outputs = {what: path for what, path in {**described, **_told(telling)}.items() if path}
+    descriptions = {"signature": options.signature, "manifest": options.manifest}
+    outputs = {name: path for name, path in {**descriptions, **_told(telling)}.items() if path}
     _refuse_the_same(outputs)
     if copies and options.signs and len(roots) == 1 and _is_socket(roots[0]):
-        raise Refused(f"{shown(roots[0].source_shown)}: is a socket, and no part of a dataset that could be signed")
+        raise Refused(f"{shown(roots[0].source_shown)}: is a socket, which a signature cannot describe")
     trees = {os.path.realpath(source_of(root)) for root in roots} if outputs else set()
     if copies:
         trees.add(filled_by(roots))
-    for what, path in outputs.items():
-        file = _real_name(path, what)
+    for name, path in outputs.items():
+        file = _real_name(path, name)
         for tree in trees:
             if lies_in(file, tree):
                 read = "which is copied from or to" if copies else "which is read"
-                why = "which it describes" if what in described else read
+                why = "which it describes" if name in descriptions else read
                 raise Refused(f"{shown(path)}: lies in {shown(tree)}, {why}; write it elsewhere")
-        _check_output(what, path)
+        _check_output(name, path)
     if options.hash:
         algorithm(options.hash)
 
 
 def _told(telling: Telling) -> dict[str, bytes]:
-    """What tells of a job while it runs, or when it has ended; an empty path stands for nothing."""
+    """Return the paths of the output files by name of the output; empty for outputs that are not asked for."""
     reports = {f"report ({number})": path for number, path in enumerate(telling.reports, 1)}
     if len(telling.reports) == 1:
         reports = {"report": telling.reports[0]}
-    told = {"errors": telling.errors or b"", "log": telling.log or b"", "metrics": telling.metrics}
-    return {**told, **reports}
+    outputs = {"errors": telling.errors or b"", "log": telling.log or b"", "metrics": telling.metrics}
+    return {**outputs, **reports}
 
 
-def check_told(telling: Telling, roots: Sequence[Root], what: str, *, svg: bytes = b"") -> None:
-    """As ``check_outputs``, for a program that writes nothing else, but for a picture; ``what`` it does to the roots:
-    "is removed"."""
+def check_told(telling: Telling, roots: Sequence[Root], usage: str, *, svg: bytes = b"") -> None:
+    """Raise ``Refused`` unless the output files can be written, for a program without signature and manifest.
+
+    Args:
+        telling: the output options.
+        roots: the roots, in which no output file may be.
+        usage: what the program does to the roots, for messages, for example "is removed".
+        svg: the file for the chart of ``pdbench``, or empty.
+    """
     outputs = {name: path for name, path in {**_told(telling), "svg": svg}.items() if path}
     _refuse_the_same(outputs)
     for name, path in outputs.items():
-        refuse_within(f"--{name}", path, roots, what)
+        refuse_within(f"--{name}", path, roots, usage)
         _check_output(name, path)
 
 
-def refuse_replacing(telling: Telling, sent: Mapping[bytes, DeviceInode], directory: bytes) -> None:
-    """Raises ``Refused`` if what tells of a job would take the place of a file that is ``sent``, by its name, or of its
-    copy in the ``directory``."""
-    inodes = set(sent.values())
+def refuse_replacing(telling: Telling, sent_files: Mapping[bytes, DeviceInode], directory: bytes) -> None:
+    """Raise ``Refused`` if an output file would replace a file that ``pbcast`` sends, or its copy.
+
+    Args:
+        telling: the output options.
+        sent_files: device and inode of each file that is sent, by its name.
+        directory: the target directory.
+    """
+    inodes = set(sent_files.values())
     for path in filter(None, _told(telling).values()):
         parent, name = os.path.split(path)
         with suppress(OSError):
@@ -97,13 +118,15 @@ def refuse_replacing(telling: Telling, sent: Mapping[bytes, DeviceInode], direct
             if (status.st_dev, status.st_ino) in inodes:
                 raise Refused(f"{shown(path)}: is a file that is sent; name another one")
         with suppress(OSError):
-            if name in sent and os.path.samefile(parent or b".", directory):
+            if name in sent_files and os.path.samefile(parent or b".", directory):
                 raise Refused(f"{shown(path)}: is where a file is sent to; name another one")
 
 
 def check_lists(paths: Sequence[bytes], roots: Sequence[Root], telling: Telling, *, force: bool) -> None:
-    """Raises ``Refused`` unless these files can be written as lists, of which nothing tells that they are older ones: a
-    file that is there and not empty is kept, but for ``force``."""
+    """Raise ``Refused`` unless the lists of ``--output`` can be written.
+
+    An older list cannot be recognised as one. So an existing file that is not empty is replaced only with ``force``.
+    """
     lists = {f"output ({number})": path for number, path in enumerate(paths, 1)}
     _refuse_the_same({**{name: path for name, path in _told(telling).items() if path}, **lists})
     for path in paths:
@@ -117,53 +140,56 @@ def check_lists(paths: Sequence[bytes], roots: Sequence[Root], telling: Telling,
         else:
             _refuse_no_file(path, status, "list")
             if status.st_size and not force:
-                raise Refused(f"{shown(path)}: is there already, and kept; --force replaces it")
+                raise Refused(f"{shown(path)}: already exists and is not replaced; --force replaces it")
         _check_directory(path)
         _check_renames(path)
 
 
 def _refuse_the_same(outputs: Mapping[str, bytes]) -> None:
+    """Raise ``Refused`` if two outputs are the same file. ``outputs`` maps the name of an output to its path."""
     names: dict[bytes, str] = {}
-    for what, path in outputs.items():
-        other = names.setdefault(_real_name(path, what), what)
-        if other != what:
-            raise Refused(f"{shown(path)}: {other} and {what} cannot be the same file")
+    for output, path in outputs.items():
+        other_output = names.setdefault(_real_name(path, output), output)
+        if other_output != output:
+            raise Refused(f"{shown(path)}: {other_output} and {output} cannot be the same file")
 
 
-def _real_name(path: bytes, what: str) -> bytes:
-    """Return the path of an output from the root, without symbolic links. Raises ``Refused``.
+def _real_name(path: bytes, output: str) -> bytes:
+    """Return the absolute path of an output without symbolic links. Raise ``Refused`` if it leads through a link of
+    another user.
 
-    The name itself may be a link only for files that are written through; a link of another output's name stays one.
+    The last component is resolved only for outputs that are written while the job runs. Others replace the name itself.
     """
     from pcopy.fsio.named_file import NotTrusted, look, look_at_directory_of
 
     try:
-        if what in _WRITTEN_THROUGH:
+        if output in _WRITTEN_THROUGH:
             return look(path).path
         return os.path.join(look_at_directory_of(path).path, os.path.basename(path))
     except NotTrusted as error:
         raise Refused(f"{shown(path)}: {error.strerror}") from None
-    except OSError:  # ``_check_output`` says what is wrong
+    except OSError:  # ``_check_output`` reports the error.
         directory, name = os.path.split(path)
         return os.path.join(os.path.realpath(directory or b"."), name)
 
 
 def _is_socket(root: Root) -> bool:
+    """True if the root is a single item and a socket."""
     try:
         return bool(root.item) and stat.S_ISSOCK(os.lstat(source_of(root)).st_mode)
     except OSError:
-        return False  # it will fail, and say why
+        return False  # Copying it reports the error.
 
 
-def _check_output(what: str, path: bytes) -> None:
-    """Raises ``Refused`` unless ``path`` can become the file, and nothing else is lost by that.
+def _check_output(output: str, path: bytes) -> None:
+    """Raise ``Refused`` unless the output can be written to ``path``, and nothing else is lost by that.
 
-    What is new takes the name as a whole: whatever else has it would be gone. The file of errors and the log are
-    emptied and written through, also where a symbolic link leads to them; a stream loses nothing. (Both are checked
-    once more, on the open file, when they are opened.)
+    The outputs ``errors`` and ``log`` are truncated and written in place, also through a symbolic link; a pipe or a
+    terminal loses nothing. They are checked again when they are opened. All other outputs are new files that replace
+    the name ``path``, so whatever has that name would be lost.
     """
-    if what in _WRITTEN_THROUGH:
-        _check_written_through(what, path)
+    if output in _WRITTEN_THROUGH:
+        _check_written_through(output, path)
         return
     try:
         status = os.lstat(path)
@@ -173,16 +199,16 @@ def _check_output(what: str, path: bytes) -> None:
         return
     except OSError as error:
         raise Refused(f"{shown(path)}: cannot be written: {error.strerror}") from None
-    _refuse_no_file(path, status, what)
-    if not _is_older(path, what):
-        called = _CALLED.get(what, f"no {what}")
+    _refuse_no_file(path, status, output)
+    if not _is_older(path, output):
+        called = _CALLED.get(output, f"no {output}")
         raise Refused(f"{shown(path)}: is there already, and is {called}; name another file, or remove it")
     _check_directory(path)
     _check_renames(path)
 
 
-def _check_written_through(what: str, path: bytes) -> None:
-    """Raises ``Refused`` unless ``LinesFile`` can write to what ``path`` leads to."""
+def _check_written_through(output: str, path: bytes) -> None:
+    """Raise ``Refused`` unless ``LinesFile`` can write to the file that ``path`` leads to."""
     from pcopy.fsio.named_file import check_to_write, look
     from pcopy.report.lines_file import BEGINNINGS, refusal
 
@@ -192,7 +218,7 @@ def _check_written_through(what: str, path: bytes) -> None:
             _check_directory(found.path, path)
             return
         if stat.S_ISDIR(found.status.st_mode):
-            _refuse_no_file(path, found.status, what)
+            _refuse_no_file(path, found.status, output)
         if found.inherited:
             return
         check_to_write(found.status)
@@ -204,12 +230,14 @@ def _check_written_through(what: str, path: bytes) -> None:
         raise Refused(f"{shown(path)}: leads through something that does not exist; name another file") from None
     except OSError as error:
         raise Refused(f"{shown(path)}: cannot be written: {error.strerror}") from None
-    if why := refusal(what, found.status, beginning):
+    if why := refusal(output, found.status, beginning):
         raise Refused(f"{shown(path)}: {why}")
 
 
 def _beginning(path: bytes, size: int) -> bytes:
-    """Up to ``size`` bytes of a regular file. Raises ``Refused`` if it cannot be read."""
+    """Return the first ``size`` bytes of a regular file, or fewer if it is shorter. Raise ``Refused`` if it cannot be
+    read.
+    """
     from pcopy.fsio.named_file import open_to_read
 
     try:
@@ -219,8 +247,8 @@ def _beginning(path: bytes, size: int) -> bytes:
         raise Refused(f"{shown(path)}: is there already, and cannot be read: {error.strerror}") from None
 
 
-def _is_older(path: bytes, what: str) -> bool:
-    """Is the file an older one of its kind, or empty?"""
+def _is_older(path: bytes, output: str) -> bool:
+    """True if the file is empty or an older output of the same kind."""
     from pcopy.report.metrics import begins_as_metrics
     from pcopy.report.report import begins_as_report
     from pcopy.signature.manifest import begins_as_manifest
@@ -234,26 +262,30 @@ def _is_older(path: bytes, what: str) -> bool:
         "report": begins_as_report,
         "svg": partial(_begins, DRAWN.encode()),
     }
-    return not beginning or begins[what.partition(" ")[0]](beginning)
+    return not beginning or begins[output.partition(" ")[0]](beginning)
 
 
 def _begins(words: bytes, beginning: bytes) -> bool:
+    """True if ``beginning`` starts with ``words``."""
     return beginning.startswith(words)
 
 
-def _refuse_no_file(path: bytes, status: os.stat_result, what: str) -> None:
+def _refuse_no_file(path: bytes, status: os.stat_result, output: str) -> None:
+    """Raise ``Refused`` if ``path``, whose status is given, is not a regular file."""
     from pcopy.fsio.named_file import obstacle
 
     if stat.S_ISDIR(status.st_mode):
-        within = os.path.join(path, b"errors.jsonl" if what == "errors" else what.encode())
+        within = os.path.join(path, b"errors.jsonl" if output == "errors" else output.encode())
         raise Refused(f"{shown(path)}: is a directory; name a file, as {shown(within)}")
-    kind = what.partition(" ")[0]
+    kind = output.partition(" ")[0]
     if why := obstacle(path, status.st_mode, _KINDS.get(kind, f"a {kind}")):
         raise Refused(f"{shown(path)}: {why}")
 
 
 def _check_directory(path: bytes, called: bytes = b"") -> None:
-    """Raises ``Refused`` unless ``path``, which users know as ``called``, can be made."""
+    """Raise ``Refused`` unless ``path`` can be created in its directory. ``called`` is the path for messages, if it is
+    another one.
+    """
     directory = os.path.dirname(_real_name(path, ""))
     if not os.path.isdir(directory):
         named = os.path.dirname(path) or directory
@@ -264,28 +296,29 @@ def _check_directory(path: bytes, called: bytes = b"") -> None:
 
 
 def _check_renames(path: bytes) -> None:
-    """Raises ``Refused`` unless a file with another name can be renamed to ``path``."""
+    """Raise ``Refused`` unless a file with another name can be renamed to ``path``. Some file systems cannot rename."""
     directory = os.path.dirname(_real_name(path, ""))
     if not is_ordinary(directory):
-        from pcopy.tools.sequential import refuse_restricted  # few directories need it
+        from pcopy.tools.sequential import refuse_restricted  # Imported here since few directories need it.
 
         refuse_restricted(directory, path, "name a file elsewhere", writes=False)
 
 
 def umask_of_user() -> int:
-    """With which these files are made. It can only be read by setting it."""
+    """Return the umask of the process. It can only be read by setting it."""
     umask = os.umask(0o077)
     os.umask(umask)
     return umask
 
 
 def holds_more(roots: Sequence[Root]) -> bool:
-    """Has the directory that several sources were copied into entries that are none of theirs? False if that is hidden.
+    """Return True if the directory that several sources were copied into contains other items as well; False if that
+    cannot be determined.
 
-    Each of them is its basename there, or its contents.
+    Each source is there under its basename, or its contents are there.
     """
     if len(roots) == 1:
-        return False  # the tasks have counted
+        return False  # ``Totals.extra`` says it in this case.
     try:
         expected = sum(not _is_socket(root) if root.name else _entries(root.source) for root in roots)
         return _entries(roots[0].target) > expected
@@ -294,7 +327,7 @@ def holds_more(roots: Sequence[Root]) -> bool:
 
 
 def _entries(path: bytes) -> int:
-    """How many entries a directory has, but for sockets."""
+    """Return the number of entries of a directory, without sockets."""
     descriptor = _open_without_trace(path)
     try:
         return count_entries(descriptor, sockets=False)
@@ -303,7 +336,7 @@ def _entries(path: bytes) -> int:
 
 
 def _open_without_trace(path: bytes) -> int:
-    """Its access time stays, where that is allowed."""
+    """Open a directory without changing its access time (O_NOATIME), if that is permitted."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     with suppress(PermissionError):
         return os.open(path, flags | os.O_NOATIME)
@@ -311,9 +344,11 @@ def _open_without_trace(path: bytes) -> int:
 
 
 def write_result(job: Job, sign: SignState) -> str:
-    """Writes the signature file, if that is wanted; returns what went wrong with it or the manifest, or nothing."""
+    """Write the signature file, if asked for. Return a text about the error that occurred with it or with the manifest,
+    or "".
+    """
     options = job.options
-    if sign.unwritten is not None:  # an older signature fits an older manifest
+    if sign.unwritten is not None:  # The old manifest remains, so an old signature, which fits it, remains too.
         return _unwritten("manifest", options.manifest, sign.unwritten)
     if not options.signature:
         return ""
@@ -336,9 +371,9 @@ def write_result(job: Job, sign: SignState) -> str:
     return ""
 
 
-def _unwritten(what: str, path: bytes, error: Exception) -> str:
-    """Why ``what``, which was to be in the file ``path``, is not there."""
-    if isinstance(error, Refused):  # which names the path
-        return f"the {what} could not be written: {error}"
+def _unwritten(output: str, path: bytes, error: Exception) -> str:
+    """Return the message for an output that could not be written to ``path``."""
+    if isinstance(error, Refused):  # Its text contains the path.
+        return f"the {output} could not be written: {error}"
     reason = error.strerror if isinstance(error, OSError) else str(error)
-    return f"{shown(path)}: the {what} could not be written: {reason}"
+    return f"{shown(path)}: the {output} could not be written: {reason}"

@@ -1,4 +1,4 @@
-"""``ptar -t --signature`` as a tool, which each rank knows: all read the archive; rank 0 tells members, and signs."""
+"""``ptar -t --signature``: all ranks read the archive; rank 0 prints the members and writes the signature."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ from pcopy.tools.unpack import archive_to_read, with_listed
 
 
 class ProveDirector(JobDirector):
+    """Director of ``ptar -t --signature``: one phase."""
+
     def first_tasks(self, phase: int) -> Iterable[Spawn]:
         return [Spawn(phase, encode(FindMembers()), SCAN_COST, True, 0)]
 
@@ -40,6 +42,8 @@ class ProveDirector(JobDirector):
 
 
 class Proving(RepeatableTool):
+    """The program ``ptar -t --signature``."""
+
     name = "ptar"
     writes = False
     done = "read"
@@ -51,19 +55,24 @@ class Proving(RepeatableTool):
 
 
 PROVING = Proving()
+"""The only instance of ``Proving``."""
 
 
 def is_proved(arguments: ArchiveArguments) -> bool:
-    """Is it a signature that is wanted, of what many ranks can read?"""
+    """True if a signature is asked for and several ranks can read the archive, which is then not one stream."""
     try:
         return bool(arguments.options.signature) and archive_to_read(arguments, "-t")[1] is None
-    except PcopyError:  # which is told where names are
+    except PcopyError:  # The listing without ranks reports the error.
         return False
 
 
 class ProvePreparation(Preparation):
+    """The job of ``ptar -t --signature`` on rank 0."""
+
     def __init__(self, arguments: ArchiveArguments) -> None:
-        """Raises ``Refused``; nothing is touched."""
+        """Check the arguments and prepare the job. Raise ``Refused`` if the archive cannot be read; nothing is
+        modified.
+        """
         super().__init__(arguments.ranks, arguments.in_flight, arguments.telling._replace(verbose=0))
         arguments = with_listed(arguments)
         archive, stream = archive_to_read(arguments, letters_of(arguments))
@@ -81,7 +90,9 @@ class ProvePreparation(Preparation):
         self.job = Job(os.urandom(5).hex(), 1, (root,), options)
 
     def settle(self, rank: Rank, totals: Totals) -> int:
-        """All are digested, and told in their order."""
+        """Print the members in the order of the archive, and write the signature, once all contents were digested.
+        Return the exit status.
+        """
         listing = self._listing
         try:
             for _, value in rank.own(DigestedMembers).records.sorted():
@@ -100,7 +111,7 @@ class ProvePreparation(Preparation):
     def tell_end(self, ended: Ended, ranks: int) -> int:
         self._listing.close()
         if ended.halted is not None:
-            tell("ptar", f"{told(ended.halted)}; no signature is written: the same command begins anew")
+            tell("ptar", f"{told(ended.halted)}; no signature is written; repeat the command to start again")
         elif ended.status == INTERNAL:
             tell("ptar", "internal error (status 70): not all that was found was read; no signature is written")
         sys.stdout.flush()
@@ -108,4 +119,4 @@ class ProvePreparation(Preparation):
         return ended.status
 
     def tell_how_to_go_on(self) -> None:
-        tell("ptar", "no signature is written; the same command begins anew")
+        tell("ptar", "no signature is written; repeat the command to start again")

@@ -1,4 +1,4 @@
-"""``prm`` as a tool, which each rank knows; on rank 0: what is removed, what is refused, what is told at the end."""
+"""``prm``: remove trees. All ranks load this module; rank 0 checks the paths, asks the user, and reports the result."""
 
 from __future__ import annotations
 
@@ -30,23 +30,28 @@ if TYPE_CHECKING:
     from pcopy.jobs.listed import PathList
 
 _NAMED = 5
-"""Paths that the question names."""
+"""Maximum number of paths that the question names."""
 
 _COUNTED = ("found", "files", "directories", "symlinks", "special", "bytes", "excluded", "failed")
-"""Counters that ``--json`` shows, by their names in ``Totals``; those with other names come besides."""
+"""Counters of ``Totals`` that ``--json`` shows under the same names. Others are added under other names."""
 
 
 class RemoveDirector(LevelsDirector):
+    """Director of ``prm``."""
+
     def first_task(self, place: Place, item: bytes) -> Kind:
         return RemoveNames(place, NOBODY, item)
 
 
 class Removal(RepeatableTool):
-    """What has been removed is counted where a copy counts what it has copied, and as
-    skipped the directories that stay because something in them does."""
+    """The program ``prm``.
+
+    In its counters, ``copied`` counts the items that were removed, and ``skipped`` the directories that remain because
+    they are not empty.
+    """
 
     name = "prm"
-    writes = False  # no names are made
+    writes = False  # It creates no names: no probe file has to show that all hosts see the same target.
     stages = one_stage("remove")
     done = "removed"
     director = RemoveDirector
@@ -57,24 +62,29 @@ class Removal(RepeatableTool):
 
 
 REMOVAL = Removal()
+"""The only instance of ``Removal``."""
 
 
 class RemovePreparation(TreePreparation):
-    program, done, incomplete = "prm", "removed", "not everything is removed"
+    """The job of ``prm`` on rank 0."""
+
+    program, done, incomplete = "prm", "removed", "not everything was removed"
     names_filters = True
 
     def __init__(self, arguments: RemoveArguments) -> None:
-        """Asks, if it has to; raises ``Refused``."""
+        """Check the paths, ask the user unless ``--yes`` was given, and prepare the job. Raise ``Refused`` if nothing
+        may be removed.
+        """
         super().__init__(arguments.tree)
-        around = _directories_around_us()
+        never_removed = _directories_around_us()
         missing_is_fine = arguments.missing_is_fine
         self.whole = arguments.whole
         kept: tuple[DeviceInode, ...] = ()
         if self.tree.listing:
             roots = self.listed(_check_listed(os.getcwdb()), whole=self.whole)
-            kept = tuple(around)
+            kept = tuple(never_removed)
         else:
-            roots = self.roots(lambda path: _root(path, around), missing_is_fine=missing_is_fine)
+            roots = self.roots(lambda path: _root(path, never_removed), missing_is_fine=missing_is_fine)
         self.make_job(
             roots,
             copies=True,
@@ -84,7 +94,7 @@ class RemovePreparation(TreePreparation):
             whole_directories=self.whole,
         )
         if roots and not arguments.yes and not self.dry_run:
-            part = "what the filters choose in " if self.tree.options.select.anything else ""
+            part = "what the filters select in " if self.tree.options.select.anything else ""
             _ask(_named(roots, part) if self.list is None else _listed(self.list, self.whole))
             self.began = time.monotonic()
 
@@ -92,7 +102,7 @@ class RemovePreparation(TreePreparation):
         return items.action == Action.DELETE
 
     def tell_how_to_go_on(self) -> None:
-        tell("prm", "what is there yet is removed by the same command")
+        tell("prm", "repeat the command to remove the remaining items")
 
     def lines(self, ended: Ended, seconds: float, ranks: int) -> Iterator[str]:
         removed = "would be removed" if self.dry_run else "removed"
@@ -112,15 +122,17 @@ class RemovePreparation(TreePreparation):
 
 
 def _not_empty(totals: Totals) -> int:
-    """Directories that stay since something in them does."""
+    """Return the number of directories that remain because they are not empty."""
     return totals.skipped - totals.excluded
 
 
 def _directories_around_us() -> dict[tuple[int, int], str]:
-    """The working directory, all above it, and ``/``: what each of them is called."""
+    """Return names for messages of directories that are never removed, by device and inode: the working directory, all
+    above it, and ``/``.
+    """
     found: dict[tuple[int, int], str] = {}
     path, called = b".", "the working directory"
-    with suppress(OSError):  # the working directory was removed
+    with suppress(OSError):  # The working directory may have been removed.
         while (identity := _identity(os.stat(path))) not in found:
             found[identity] = called
             path, called = path + b"/..", "a directory above the working directory"
@@ -129,47 +141,67 @@ def _directories_around_us() -> dict[tuple[int, int], str]:
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:
+    """Return device and inode of a status."""
     return status.st_dev, status.st_ino
 
 
-def _root(path: bytes, around: dict[tuple[int, int], str]) -> Root:
-    """``path`` in its directory; raises ``Refused`` for what is never removed, and ``OSError`` if it is not there."""
-    bare = path.rstrip(b"/")
-    if not bare:
+def _root(path: bytes, never_removed: dict[tuple[int, int], str]) -> Root:
+    """Return the root for one PATH: the item in its parent directory.
+
+    Raise ``Refused`` if PATH must never be removed, and ``OSError`` if it does not exist.
+    """
+    stripped = path.rstrip(b"/")
+    if not stripped:
         raise Refused(f"{shown(path)}: is the root directory, which is never removed")
-    parent, name = os.path.split(bare)
+    parent, name = os.path.split(stripped)
     if name in (b".", b".."):
         raise Refused(f"{shown(path)}: {name.decode()} is never removed; name the directory")
-    status = os.lstat(bare)
-    if path != bare and not stat.S_ISDIR(status.st_mode):
+    status = os.lstat(stripped)
+    if path != stripped and not stat.S_ISDIR(status.st_mode):
         if stat.S_ISLNK(status.st_mode):
-            raise Refused(f"{shown(path)}: is a symbolic link; to remove that, leave out the slash: {for_shell(bare)}")
-        raise Refused(f"{shown(path)}: is no directory; to remove it, leave out the slash: {for_shell(bare)}")
+            raise Refused(
+                f"{shown(path)}: is a symbolic link; to remove that, leave out the slash: {for_shell(stripped)}"
+            )
+        raise Refused(f"{shown(path)}: is no directory; to remove it, leave out the slash: {for_shell(stripped)}")
     directory = os.path.realpath(parent or b".")
-    above = os.stat(directory)
+    parent_status = os.stat(directory)
     if stat.S_ISDIR(status.st_mode):
-        if called := around.get(_identity(status)):
+        if called := never_removed.get(_identity(status)):
             raise Refused(f"{shown(path)}: is {called}, which is never removed")
-        if status.st_dev != above.st_dev:
-            what = "another file system is mounted there, or it is a subvolume; unmount or delete that"
-            raise Refused(f"{shown(path)}: {what}, or name what is in it")
-    return Root(directory, directory, name, name, bare, bare, _identity(above), _identity(above))
+        if status.st_dev != parent_status.st_dev:
+            advice = "another file system is mounted there, or it is a subvolume; unmount or delete that"
+            raise Refused(f"{shown(path)}: {advice}, or name what is in it")
+    return Root(
+        directory,
+        directory,
+        name,
+        name,
+        stripped,
+        stripped,
+        _identity(parent_status),
+        _identity(parent_status),
+    )
 
 
-def _check_listed(here: bytes) -> Callable[[bytes], str]:
-    """Refuses the working directory ``here``, and all above it."""
+def _check_listed(working_directory: bytes) -> Callable[[bytes], str]:
+    """Return a function that checks a listed path: it returns why the path must not be removed, or "".
+
+    The working directory ``working_directory`` and all directories above it must not be removed.
+    """
 
     def check(path: bytes) -> str:
-        if path == here:
+        if path == working_directory:
             return "is the working directory, which is never removed; leave it out (find -mindepth 1)"
-        is_above = here.startswith(path + b"/")
+        is_above = working_directory.startswith(path + b"/")
         return "is a directory above the working directory, which is never removed" if is_above else ""
 
     return check
 
 
 def _named(roots: Sequence[Root], part: str) -> str:
-    """``part`` of them is to be removed, empty: all."""
+    """Return the description of the paths for the question. ``part`` is the part of them that is removed; "":
+    everything.
+    """
     names = ", ".join(shown(root.source_shown) for root in roots[:_NAMED])
     more = f" and {len(roots) - _NAMED:,} more" if len(roots) > _NAMED else ""
     whole = "" if part else f", and all that is in {'it' if len(roots) == 1 else 'them'}"
@@ -177,15 +209,21 @@ def _named(roots: Sequence[Root], part: str) -> str:
 
 
 def _listed(paths: PathList, whole: bool) -> str:
+    """Return the description of a list of paths for the question. ``whole``: directories are removed with their
+    contents.
+    """
     more = ", and all that is in directories among them" if whole else ""
     return f"{counted(paths.number, 'path', 'paths')} in {shown(paths.root.source_shown)} that --from lists{more}"
 
 
-def _ask(what: str) -> None:
-    """Raises ``Refused`` unless the user says yes."""
-    if sys.stdin is None or not sys.stdin.isatty():  # None: it is closed
-        raise Refused("nobody can be asked, since standard input is no terminal; --yes removes without a question")
-    sys.stderr.write(f"prm: remove {what}? [y/N] ")
+def _ask(description: str) -> None:
+    """Ask the user whether to remove ``description``. Raise ``Refused`` unless the answer is yes."""
+    if sys.stdin is None or not sys.stdin.isatty():  # ``sys.stdin`` is None if the descriptor is closed.
+        raise Refused(
+            "cannot ask for confirmation, since standard input is not a terminal; "
+            "use --yes to remove without confirmation"
+        )
+    sys.stderr.write(f"prm: remove {description}? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Refused("nothing was removed")

@@ -1,7 +1,7 @@
-"""What is told if filters leave nothing: most often a pattern means something else than its user thinks.
+"""Messages about filters that exclude everything, mostly because a pattern does not mean what the user thinks.
 
-Rank 0 looks into the sources before a job begins, as far as that takes no time. What it has not seen by then is known
-at the end.
+Rank 0 walks the sources before a job starts, up to a short time limit. If it has not seen everything by then, the
+result is known at the end of the job only.
 """
 
 from __future__ import annotations
@@ -20,24 +20,28 @@ from pcopy.tools.summary import origins_of
 from pcopy.walk.look_ahead import LookAhead
 from pcopy.walk.selection import Select, Selection
 
-_OF_PATTERNS = "of the patterns the last one that matches decides, and what is in an excluded directory is never taken"
+_OF_PATTERNS = "the last pattern that matches decides, and nothing in an excluded directory is selected"
+"""Explanation of how patterns work."""
 
 
 class _Looking:
-    """A selection that remembers whether it has left out anything."""
+    """A selection that records whether it has excluded anything."""
 
     def __init__(self, options: Options) -> None:
         self._selection = Selection(options.select)
         self.left_out = False
 
     def takes(self, path: bytes, status: os.stat_result) -> bool:
-        taken = self._selection.takes(path, status.st_mode, status.st_size, status.st_mtime_ns)
-        self.left_out |= not taken
-        return taken
+        """Return True if the filters select the item ``path``."""
+        is_selected = self._selection.takes(path, status.st_mode, status.st_size, status.st_mtime_ns)
+        self.left_out |= not is_selected
+        return is_selected
 
 
 def refuse_nothing(roots: Sequence[Root], options: Options, ahead: LookAhead) -> None:
-    """Raises ``Refused`` if it is certain that filters leave nothing but directories; a source may be empty."""
+    """Raise ``Refused`` if it is certain that the filters exclude everything except directories. Sources that are empty
+    are accepted.
+    """
     if options.files_from:
         return
     looking = _Looking(options)
@@ -56,9 +60,13 @@ def refuse_nothing(roots: Sequence[Root], options: Options, ahead: LookAhead) ->
 
 
 def left_out(number: int, filters: Sequence[str], of: str = "", by: str = "filters") -> str:
-    """Return how many items (``of`` whatever they are of) were left out, ``by`` which options, and where these are set.
+    """Return a text that says how many items were excluded, or "" if none were.
 
-    Return "" if none were. ``filters`` as in ``Telling``.
+    Args:
+        number: the number of excluded items.
+        filters: where filters are set, as in ``Telling``.
+        of: text after the number of items.
+        by: name of the options that exclude items.
     """
     if not number:
         return ""
@@ -75,15 +83,15 @@ def tell_hidden(program: str, number: int, telling: Telling) -> None:
 
 
 def nothing_selected(totals: Totals, select: Select) -> str:
-    """What is told of a job with filters that is over, if they have left nothing; else nothing."""
+    """Return a message if the filters have excluded everything in a job that has ended, else ""."""
     if not totals.excluded or totals.found - totals.directories - totals.excluded > 0:
         return ""
     return f"the filters have selected nothing of {counted(totals.excluded, 'item', 'items')}: {_reason(select)}"
 
 
 def _reason(select: Select) -> str:
-    """Why filters may leave nothing."""
-    of_files = [what for what, asked in (("a size", select.by_size), ("an age", select.by_age)) if asked]
+    """Return an explanation why the filters may exclude everything."""
+    of_files = [noun for noun, is_set in (("a size", select.by_size), ("an age", select.by_age)) if is_set]
     no_file = f"no file has such {' and such '.join(of_files)}" if of_files else ""
     if not select.patterns:
         return no_file

@@ -1,4 +1,4 @@
-"""Find out before a job begins whether its destination can be written in one way only (``pcopy.fsio.sequential``)."""
+"""Checks before a job starts whether its destination permits only sequential writing (``pcopy.fsio.sequential``)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pcopy.text import shown
 
 
 def fitting(options: Options, path: bytes) -> tuple[Options, list[str]]:
-    """Return ``options`` for a job that writes into the directory ``path``, and notices for the user.
+    """Return ``options`` adapted to a job that writes into the directory ``path``, and notices for the user.
 
-    If files there can only be written in order and under their own names, that is how the job writes all files, and
-    holes are filled. Raises ``Refused`` where the options exclude that.
+    If files there can only be written in order and under their final names, the job writes all files in that way, and
+    holes are filled with zeros. Raise ``Refused`` if the options do not permit that.
     """
     notices: list[str] = []
     if not options.sequential:
@@ -21,9 +21,9 @@ def fitting(options: Options, path: bytes) -> tuple[Options, list[str]]:
             if options.preserve.timestamps and not options.dry_run:
                 examine_times(path)
             return options, notices
-        lacking, left = Examined() if options.dry_run else examine(path)
-        if left:
-            notices.append(f"{left}: a file of pcopy's own is left there, since it cannot be removed")
+        lacking, remaining_file = Examined() if options.dry_run else examine(path)
+        if remaining_file:
+            notices.append(f"{remaining_file}: a file of pcopy's own is left there, since it cannot be removed")
         if not lacking:
             return options, notices
         why = f"{shown(path)}: the file system {lacking}"
@@ -37,9 +37,14 @@ def fitting(options: Options, path: bytes) -> tuple[Options, list[str]]:
 
 
 def refuse_restricted(path: bytes, file: bytes, advice: str, *, writes: bool) -> None:
-    """Raise ``Refused`` if ``file``, which is renamed when it is whole, cannot be made in the directory ``path``.
+    """Raise ``Refused`` if an output file cannot be created in the directory ``path`` under a temporary name and
+    renamed when it is complete.
 
-    ``writes``: it is written in any order.
+    Args:
+        path: the directory.
+        file: the path of the output file, for the message.
+        advice: what the user can do, for the message.
+        writes: True if the file is written in any order.
     """
     if why := examine(path, writes=writes).refusal:
         raise Refused(f"{shown(file)}: cannot be made: {why}; {advice}")

@@ -1,8 +1,9 @@
-"""Is there room for what is to be copied? Asked on rank 0 before anything is touched, and once more when all is found.
+"""Estimate of the free space that a copy needs. Rank 0 checks it before anything is modified, and again when all items
+are found.
 
-Blocks are counted, not sizes, so that holes need no room; and what a file takes that gives way to a copy. It stays an
-estimate: a file system may compress, share or pad what it stores, and quotas are not seen. So a copy is refused only if
-the whole tree was looked at, which is done up to a budget (``pcopy.walk.look_ahead``).
+The estimate counts allocated blocks and not sizes, so that holes need no space, and subtracts the blocks of files that
+the copy replaces. It is uncertain: a file system may compress, share or pad data, and quotas are not known. So a copy
+is refused only if the whole tree was examined, which happens up to a limit (``pcopy.walk.look_ahead``).
 """
 
 from __future__ import annotations
@@ -26,28 +27,30 @@ from pcopy.walk.look_ahead import LookAhead
 from pcopy.walk.selection import Selection
 
 _CLONING = frozenset((0x9123683E, 0x58465342, 0xCA451A4E, 0x7461636F))
-"""File systems that may share contents between files: btrfs, XFS, bcachefs, OCFS2 (statfs(2))."""
+"""Magic numbers (statfs(2)) of file systems that can share blocks between files: btrfs, XFS, bcachefs, OCFS2."""
 
 _SECTOR = 512
-"""Bytes of what st_blocks counts (stat(2))."""
+"""Bytes of the unit of ``st_blocks`` (stat(2))."""
 
 
 class Room(NamedTuple):
-    """Bytes, and inodes; -1 of these where a file system makes as many as it has room for."""
+    """Free space in bytes, and free inodes; -1 inodes if the file system creates them as needed."""
 
     bytes: int
     inodes: int
 
 
 def free_on(path: bytes) -> Room:
-    """Return what is free for this process where ``path`` lies; raise ``OSError``, also if that is unknown."""
-    there = os.statvfs(path)
-    free = free_bytes(there, reserved=capable(CAP_SYS_RESOURCE))
-    return Room(free, there.f_favail if there.f_files else -1)
+    """Return the free space for this process on the file system of ``path``. Raise ``OSError``, also if it
+    is unknown.
+    """
+    file_system = os.statvfs(path)
+    free = free_bytes(file_system, reserved=capable(CAP_SYS_RESOURCE))
+    return Room(free, file_system.f_favail if file_system.f_files else -1)
 
 
 class NoRoom(Refused):
-    """``why``: what is lacking where ``target`` lies, with both figures."""
+    """The file system of ``target`` has too little free space; ``why`` says what is lacking, with both numbers."""
 
     def __init__(self, target: bytes, why: str) -> None:
         super().__init__(f"{shown(target)}: {why}; make room, or try it all the same with --force")
@@ -55,14 +58,16 @@ class NoRoom(Refused):
 
 
 def check_space(roots: Sequence[Root], options: Options, ahead: LookAhead) -> bool:
-    """Raises ``NoRoom`` if there is too little room for sure; True if there is enough, as far as can be told."""
+    """Return True if there is enough free space as far as is known, False if that is unknown. Raise ``NoRoom`` if there
+    is certainly too little.
+    """
     target = roots[0].target
     try:
         free = free_on(target)
         if _takes_less(roots, free):
             return True
     except OSError:
-        return False  # it will be met again
+        return False  # Copying meets the same error and reports it.
     if options.files_from or options.dereference:
         return False
     needed = _Needed(options)
@@ -80,27 +85,35 @@ def check_space(roots: Sequence[Root], options: Options, ahead: LookAhead) -> bo
 
 
 def _takes_less(roots: Sequence[Root], free: Room) -> bool:
-    """Is less used on all of the sources' file systems together, whatever of that is copied?"""
+    """True if the file systems of all sources together use less space and fewer inodes than are free, so that any part
+    of them fits.
+    """
     size = inodes = 0
-    for there in {root.source_id[0]: os.statvfs(root.source) for root in roots}.values():
-        if not there.f_blocks:  # its size is unknown
+    for file_system in {root.source_id[0]: os.statvfs(root.source) for root in roots}.values():
+        if not file_system.f_blocks:  # The file system does not report its size.
             return False
-        size += (there.f_blocks - there.f_bfree) * there.f_frsize
-        inodes += there.f_files - there.f_ffree
+        size += (file_system.f_blocks - file_system.f_bfree) * file_system.f_frsize
+        inodes += file_system.f_files - file_system.f_ffree
     return size < free.bytes and (free.inodes < 0 or inodes < free.inodes)
 
 
 class _Needed:
-    """What a copy would need, added up."""
+    """Sums of the space and the inodes that a copy needs."""
 
     def __init__(self, options: Options) -> None:
         self.bytes = 0
+        """Bytes that the copy needs."""
         self.inodes = 0
+        """Inodes that the copy needs."""
         self._options = options
         self._selection = Selection(options.select)
         self._linked: set[tuple[int, int]] = set()
+        """Device and inode of files with several names that were counted already."""
 
     def add_root(self, root: Root, ahead: LookAhead) -> None:
+        """Add everything below a root. If ``ahead`` reaches its limit, the sums are incomplete and
+        ``ahead.is_complete`` is False.
+        """
         clones = self._options.reflink != "never" and _may_clone(root)
         source = os.path.join(root.source, root.item)
         try:
@@ -117,38 +130,45 @@ class _Needed:
             self._add(status, os.path.join(to, path), clones)
 
     def _selects(self, path: bytes, status: os.stat_result) -> bool:
+        """True if the filters select the item."""
         selection = self._selection
         return not selection.anything or selection.takes(path, status.st_mode, status.st_size, status.st_mtime_ns)
 
     def _add(self, status: os.stat_result, target: bytes, clones: bool) -> None:
+        """Add one item of the source with its target path. ``clones``: True if larger files share blocks with the
+        source and need no space.
+        """
         if status.st_nlink > 1 and self._options.preserve.links and not stat.S_ISDIR(status.st_mode):
             inode = status.st_dev, status.st_ino
             if inode in self._linked:
                 return
             self._linked.add(inode)
-        there = None
+        existing = None
         with suppress(OSError):
-            there = os.lstat(target)
-        self.inodes += there is None
+            existing = os.lstat(target)
+        self.inodes += existing is None
         if not stat.S_ISREG(status.st_mode) or (clones and status.st_size > SMALL_FILE):
             return
-        taken = status.st_size
+        needed = status.st_size
         if self._options.preserve.sparse:
-            taken = min(taken, status.st_blocks * _SECTOR)
-        if there is not None:
-            taken -= self._freed(status, there, taken)
-        self.bytes += max(0, taken)
+            needed = min(needed, status.st_blocks * _SECTOR)
+        if existing is not None:
+            needed -= self._freed(status, existing, needed)
+        self.bytes += max(0, needed)
 
-    def _freed(self, status: os.stat_result, there: os.stat_result, taken: int) -> int:
-        """What need not be found of it, since what is ``there`` stays or gives way."""
-        decision = decide(self._options.existing, self._options.modify_window, status, there)
+    def _freed(self, status: os.stat_result, existing: os.stat_result, needed: int) -> int:
+        """Return by how many bytes the needed space is smaller because of the existing item: all ``needed`` bytes if
+        that is kept, its own blocks if it is replaced.
+        """
+        decision = decide(self._options.existing, self._options.modify_window, status, existing)
         if decision is not Decision.REPLACE:
-            return taken
-        gives_way = stat.S_ISREG(there.st_mode) and there.st_nlink == 1 and not self._options.backup
-        return there.st_blocks * _SECTOR if gives_way else 0
+            return needed
+        gives_way = stat.S_ISREG(existing.st_mode) and existing.st_nlink == 1 and not self._options.backup
+        return existing.st_blocks * _SECTOR if gives_way else 0
 
 
 def _may_clone(root: Root) -> bool:
+    """True if source and target of the root are on the same file system and that can share blocks between files."""
     if root.source_id[0] != root.target_id[0]:
         return False
     try:
@@ -162,7 +182,7 @@ def _may_clone(root: Root) -> bool:
 
 
 class RoomWatch(InFront):
-    """Tells once that what is left to be copied will not fit, when all of it has been found."""
+    """Sink that prints a warning once if the remaining files will not fit, when all of them have been found."""
 
     def __init__(self, sink: Sink, target: bytes) -> None:
         super().__init__(sink)
@@ -174,11 +194,12 @@ class RoomWatch(InFront):
         if self._is_told or totals.unscanned or phase != "copy":
             return
         self._is_told = True
-        left = totals.found_bytes - totals.skipped_bytes - totals.failed_bytes - max(totals.moved, totals.bytes)
+        remaining = totals.found_bytes - totals.skipped_bytes - totals.failed_bytes - max(totals.moved, totals.bytes)
         with suppress(OSError):
             free = free_on(self._target).bytes
-            if left > free:
+            if remaining > free:
                 self.notice(
-                    f"{shown(self._target)}: {show_size(left)} are to be copied yet and {show_size(free)} are free: "
-                    "unless files have holes or replace others, the job will stop for want of room, and can go on then"
+                    f"{shown(self._target)}: {show_size(remaining)} remain to be copied and {show_size(free)} "
+                    "are free: unless files have holes or replace others, the job will stop when the space is used up; "
+                    "it can be resumed"
                 )

@@ -1,4 +1,6 @@
-"""``pstripe`` as a tool, which each rank knows; on rank 0: what is looked at or changed, and what is told of it."""
+"""``pstripe``: report or change Lustre layouts. All ranks load this module; rank 0 checks the paths and reports the
+result.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +27,17 @@ from pcopy.tools.trees import TreePreparation, topmost
 from pcopy.units import show_seconds, show_size
 
 _COUNTED = ("found", "files", "directories", "bytes", "skipped", "failed")
-"""Counters that ``--json`` shows, by their names in ``Totals``."""
+"""Counters of ``Totals`` that ``--json`` shows."""
 
 _BAR = 40
-"""Characters of the longest bar of the histogram."""
+"""Number of characters of the longest bar of the histogram."""
 
 
 class Stripe(RepeatableTool):
+    """The program ``pstripe``."""
+
     name = "pstripe"
-    writes = False  # no names are made that stay
+    writes = False  # It creates only temporary names: no probe file has to show that all hosts see the same target.
     done = "restriped"
     director = RepeatableDirector
     first_counts = Tool.first_counts
@@ -44,11 +48,18 @@ class Stripe(RepeatableTool):
 
 
 STRIPE = Stripe()
+"""The only instance of ``Stripe``."""
 
 
 class Report(NamedTuple):
-    """What was found: files and bytes by layout, objects by OST, and files whose number of stripes does not suit them:
-    ``fewer`` than ``--stripe auto`` would give them, or ``more``."""
+    """The layouts that were found.
+
+    Fields:
+    - ``layouts``: number and bytes of the files of each layout.
+    - ``osts``: number of objects on each OST.
+    - ``fewer``: number of files with fewer stripes than ``--stripe auto`` would give them.
+    - ``more``: number of files with more stripes than that.
+    """
 
     layouts: dict[str, tuple[int, int]]
     osts: dict[int, int]
@@ -57,7 +68,7 @@ class Report(NamedTuple):
 
     @classmethod
     def of(cls, sums: Mapping[str, int]) -> Report:
-        """From the sums of ``pcopy.tasks.stripe.change_layout``."""
+        """Create a report from the sums of ``pcopy.tasks.stripe.change_layout``, by key."""
         layouts = {
             key.removeprefix(FILES): (files, sums.get(BYTES + key.removeprefix(FILES), 0))
             for key, files in sums.items()
@@ -68,26 +79,30 @@ class Report(NamedTuple):
         return cls(largest_first, dict(sorted(osts.items())), sums.get(FEWER, 0), sums.get(MORE, 0))
 
     def lines(self, *, suits: bool) -> Iterator[str]:
-        """For people. ``suits``: also which do not suit their size."""
+        """Yield the lines of the report for people. ``suits``: also report files whose number of stripes does not suit
+        their size.
+        """
         if self.layouts:
             yield f"{'files':>12}  {'bytes':>9}  layout"
         for text, (files, size) in self.layouts.items():
             yield f"{files:>12,}  {show_size(size):>9}  {text}"
         if self.osts:
             yield f"{'OST':>12}  {'objects':>9}"
-        most = max(self.osts.values(), default=1)
+        largest = max(self.osts.values(), default=1)
         for ost, number in self.osts.items():
-            yield f"{ost:>12}  {number:>9,}  {'#' * max(1, round(_BAR * number / most))}"
+            yield f"{ost:>12}  {number:>9,}  {'#' * max(1, round(_BAR * number / largest))}"
         if suits and (self.fewer or self.more):
             yield f"by size: {self.fewer:,} with too few stripes, {self.more:,} with too many (see --stripe auto)"
 
 
 class StripePreparation(TreePreparation):
-    program, done = "pstripe", "looked at"
-    incomplete = "not all files have the layout, or could be looked at"
+    """The job of ``pstripe`` on rank 0."""
+
+    program, done = "pstripe", "examined"
+    incomplete = "some files do not have the layout, or could not be examined"
 
     def __init__(self, arguments: StripeArguments) -> None:
-        """Raises ``Refused``; nothing is touched."""
+        """Check the paths and prepare the job. Raise ``Refused`` if one is not on Lustre; nothing is modified."""
         super().__init__(arguments.tree)
         self.stripe = arguments.stripe
         roots = topmost([_root(path) for path in self.tree.paths])
@@ -101,15 +116,15 @@ class StripePreparation(TreePreparation):
 
     def tell_how_to_go_on(self) -> None:
         if self.stripe:
-            tell("pstripe", "the same command goes on: files that have the layout are left alone")
+            tell("pstripe", "repeat the command to continue: files that have the layout are skipped")
 
     def lines(self, ended: Ended, seconds: float, ranks: int) -> Iterator[str]:
         totals = ended.totals
         yield from Report.of(dict(ended.layouts)).lines(suits=self.stripe in ("", "auto"))
         files = f"{counted(totals.files, 'file', 'files')} of {show_size(totals.bytes)}"
         if self.stripe:
-            done = "would get" if self.dry_run else "got"
-            yield f"{files} {done} another layout, {counted(totals.skipped, 'item is', 'items are')} left alone"
+            verb = "would get" if self.dry_run else "got"
+            yield f"{files} {verb} another layout, {counted(totals.skipped, 'item is', 'items are')} left alone"
         else:
             yield files
         if totals.failed:
@@ -131,7 +146,7 @@ class StripePreparation(TreePreparation):
 
 
 def _root(path: bytes) -> Root:
-    """Raises ``Refused``, also for what is not on Lustre."""
+    """Return the root for one PATH. Raise ``Refused`` if it cannot be read or is not on Lustre."""
     root = root_read(path, follow=True)
     try:
         descriptor = open_patiently(root.source, os.O_PATH | os.O_CLOEXEC)

@@ -1,7 +1,7 @@
-"""The summary of a copy, for people and for programs.
+"""The summary of a copy, as text for people and as values for ``--json``.
 
-Rule: found = copied + skipped + failed is spelled out and never rounded. If a job stopped early, the items that it has
-not reached are named as the rest.
+Rule: the numbers of found, copied, skipped and failed items are printed exactly, so that found = copied + skipped +
+failed can be checked. If a job stopped early, the items that it did not reach are printed as well.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ _OUTCOMES = {
     STOPPED: "stopped early (status 75)",
     REFUSED: "nothing but directories was copied (status 2)",
 }
+"""Last line of the summary, by exit status."""
 
 _COUNTED = (
     *("found", "copied", "files", "directories", "symlinks", "special", "hardlinks", "bytes", "skipped", "deleted"),
     *("failed", "changed", "vanished", "excused", "warnings", "mended", "excluded"),
 )
-"""Counters that ``--json`` shows, by their names in ``Totals``."""
+"""Counters of ``Totals`` that ``--json`` shows."""
 
 
 def job_lines(
@@ -40,15 +41,24 @@ def job_lines(
     unwritten: bool,
     filters: Sequence[str] = (),
 ) -> list[str]:
-    """As ``summary_lines``, with what there is to say of the job. ``unwritten``: something that tells of it could not
-    be written."""
+    """Return the summary of a copy for people.
+
+    Args:
+        job: the job.
+        ended: how it ended.
+        seconds: wall time.
+        ranks: number of ranks.
+        before: bytes that earlier runs of the job copied; None for a new job.
+        unwritten: True if the signature or the manifest could not be written.
+        filters: where filters are set, as in ``Telling``.
+    """
     from pcopy.jobs.earlier_jobs import KEEPING_UNREAD
 
     options, lines = job.options, summary_lines(ended.totals, seconds, ranks, ended.status, before, filters)
     if options.sequential and ended.totals.files:
         lines.insert(1, "  each file was written under its own name, in order, by one rank (sequential)")
     if unwritten:
-        lines[-1] = "incomplete: everything is copied, but not all is written that tells of it (status 1)"
+        lines[-1] = "incomplete: everything is copied, but the signature or manifest could not be written (status 1)"
     elif lacks_only_deletion(job, ended.totals):
         nothing = "nothing more" if ended.totals.deleted else "nothing"
         lines[-1] = f"incomplete: everything is copied, but {nothing} was deleted (status 1)"
@@ -59,17 +69,24 @@ def job_lines(
 
 
 def lacks_only_deletion(job: Job, totals: Totals) -> bool:
-    """Is all copied, and what the source lacks more than may be deleted? There is nothing to go on with then."""
+    """True if everything was copied, but nothing was deleted since there are more extra items than ``--max-delete``.
+    Resuming the job would not change that.
+    """
     return 0 <= job.options.max_delete < totals.to_delete and not (totals.failed or totals.unsynced)
 
 
 def summary_lines(
     totals: Totals, seconds: float, ranks: int, status: int, before: int | None = None, filters: Sequence[str] = ()
 ) -> list[str]:
-    """The summary for people, a few lines; ``seconds`` is the wall time, ``status`` the exit status.
+    """Return the main lines of the summary for people.
 
-    ``before`` are bytes that earlier runs of the job have copied: the rate is this run's. ``filters``
-    as in ``Telling``.
+    Args:
+        totals: the counters.
+        seconds: wall time.
+        ranks: number of ranks.
+        status: exit status.
+        before: bytes that earlier runs of the job copied: they do not count for the rate. None for a new job.
+        filters: where filters are set, as in ``Telling``.
     """
     lines = sums_lines(totals, "copied", "skipped")
     if totals.verified:
@@ -93,13 +110,19 @@ def summary_lines(
 
 
 def filter_values(origins: Sequence[str]) -> dict[str, object]:
-    """Return what ``--json`` shows of filters that files set."""
+    """Return the values of ``--json`` about filters that are set in files."""
     return {"filters": list(origins)}
 
 
 def sums_lines(totals: Totals, done: str, left: str, *, sizes: bool = True) -> list[str]:
-    """What was found, and what has become of it: what is ``done`` by kind, too; ``left`` are items that stay. Without
-    ``sizes`` nobody has asked how large files are."""
+    """Return the line with the number of items found and their outcomes, and a line with the types of the items.
+
+    Args:
+        totals: the counters.
+        done: word for items that count as copied.
+        left: word for items that count as skipped.
+        sizes: False if the sizes of files are unknown.
+    """
     rest = totals.found - totals.copied - totals.skipped - totals.failed
     sums = [f"{totals.copied:,} {done}", f"{totals.skipped:,} {left}", f"{totals.failed:,} failed"]
     if rest:
@@ -118,7 +141,7 @@ def remarks_lines(totals: Totals) -> list[str]:
     """Return the line of other counts, such as excused items and warnings, if any is not 0."""
     remarks = [
         f"{totals.deleted:,} deleted",
-        f"{totals.mended:,} mended (metadata alone)",
+        f"{totals.mended:,} updated (metadata only)",
         f"{totals.excused:,} excused (owner, group or attributes that cannot be set)",
         counted(totals.warnings, "warning", "warnings"),
     ]
@@ -131,7 +154,7 @@ def origins_of(filters: Sequence[str]) -> str:
 
 
 def pace_line(totals: Totals, seconds: float, ranks: int) -> str:
-    """How fast items were done, of tools that move no bytes."""
+    """Return a line with the wall time and the items per second, for programs that transfer no data."""
     rate = _rate(totals.copied, seconds)
     return f"{show_seconds(seconds)}: {rate:,.0f} items/s with {counted(ranks, 'rank', 'ranks')}"
 
@@ -146,9 +169,11 @@ def summary_of(
     before: int | None = None,
     sequential: bool = False,
 ) -> dict[str, object]:
-    """The summary for programs; sizes in bytes, ``bytes_per_second`` a whole number.
+    """Return the summary of a copy as values for ``--json``; sizes are in bytes, and ``bytes_per_second`` is an
+    integer.
 
-    ``before`` as for ``summary_lines``; ``sequential`` as in ``Options``.
+    ``before`` as for ``summary_lines``; ``sequential`` as in ``Options``. ``job`` is the name of the job if it can be
+    resumed.
     """
     totals = ended.totals
     values = summary_values(totals, _COUNTED, seconds, ranks, ended.status)
@@ -162,15 +187,16 @@ def summary_of(
 def summary_values(
     totals: Totals, counted: Sequence[str], seconds: float, ranks: int, status: int
 ) -> dict[str, object]:
-    """What each program tells of a job, with the counters that are ``counted``."""
+    """Return the values of ``--json`` that all programs have, with the counters named by ``counted``."""
     counts = {name: getattr(totals, name) for name in counted}
     return {**counts, "seconds": round(seconds, 3), "ranks": ranks, "exit_status": status}
 
 
-def _copied_now(totals: Totals, before: int | None) -> int:
+def _copied_now(totals: Totals, earlier_bytes: int | None) -> int:
     """The bytes that this run has copied. What it found to be wrong of earlier ones may be more; and earlier ones may
-    have copied a part of a large file that it has ended."""
-    return totals.bytes if before is None else max(0, min(totals.bytes - before, totals.moved))
+    have copied a part of a large file that it has ended.
+    """
+    return totals.bytes if earlier_bytes is None else max(0, min(totals.bytes - earlier_bytes, totals.moved))
 
 
 def _rate(copied: int, seconds: float) -> float:
@@ -178,16 +204,17 @@ def _rate(copied: int, seconds: float) -> float:
 
 
 def _listed(title: str, parts: list[str]) -> list[str]:
-    """A line of those ``parts`` that do not begin with a count of 0; none if all do."""
-    some = [part for part in parts if not part.startswith("0 ")]
-    return [f"  {title}: {', '.join(some)}"] if some else []
+    """Return a line with those ``parts`` that do not begin with a count of 0; no line if all do."""
+    nonzero = [part for part in parts if not part.startswith("0 ")]
+    return [f"  {title}: {', '.join(nonzero)}"] if nonzero else []
 
 
 def told_of_halt(reason: Halt, cut_short: bool) -> str:
-    """Why the job halted, and what that means for the copy: nobody knows that after a sync that failed.
+    """Return the reason why the job halted, and the consequence for the files that were copied.
 
-    ``cut_short``: an earlier run may have left files that are.
+    Every copied file is complete, except after a failed sync: then it is unknown. ``cut_short``: an earlier run may
+    have left incomplete files.
     """
-    brief = told(reason)
-    but = "; but what an earlier run was writing when it ended early may be cut short" if cut_short else ""
-    return brief if reason.code == UNSYNCED else f"{brief}; every file that has been copied is whole{but}"
+    text = told(reason)
+    exception = "; but what an earlier run was writing when it ended early may be cut short" if cut_short else ""
+    return text if reason.code == UNSYNCED else f"{text}; every file that has been copied is whole{exception}"

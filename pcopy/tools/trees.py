@@ -1,4 +1,4 @@
-"""What the preparations of all tools share that go through trees in place: their paths, and what is told at the end."""
+"""Base class of the jobs of all programs that process trees in place: their paths and their final output."""
 
 from __future__ import annotations
 
@@ -26,10 +26,13 @@ if TYPE_CHECKING:
 
 
 class TreePreparation(SummedPreparation):
-    """A path that is not there has failed, and the others are taken all the same."""
+    """The job, on rank 0, of a program that processes trees in place.
+
+    A path that does not exist counts as a failed item; the other paths are processed all the same.
+    """
 
     done: str
-    """What is done to trees: ``removed``."""
+    """Word for what is done to trees, for example ``removed``."""
 
     def __init__(self, tree: TreeArguments) -> None:
         telling = tree.telling
@@ -39,14 +42,21 @@ class TreePreparation(SummedPreparation):
         super().__init__(tree.ranks, tree.in_flight, telling, dry_run=dry_run)
         self.tree = tree
         self._missing: list[Failure] = []
+        """Failures of paths that do not exist."""
         self.list: PathList | None = None
-        """What ``--from`` lists."""
+        """The list of ``--from``; None without that option."""
 
     def roots(
         self, root_of: Callable[[bytes], Root], *, missing_is_fine: bool = False, once: bool = True
     ) -> tuple[Root, ...]:
-        """Those of the paths, each ``once``, or as often as it is named. ``root_of`` raises ``OSError`` for what is not
-        there, which is noted unless that is fine; and ``Refused``."""
+        """Return the roots of the paths of the command line.
+
+        Args:
+            root_of: returns the root of a path. It raises ``OSError`` if the path does not exist, which is recorded as
+                a failure, and ``Refused``.
+            missing_is_fine: True if a path that does not exist is not a failure.
+            once: True if a root that is named more than once is returned once only.
+        """
         found: dict[object, Root] = {}
         for path in self.tree.paths:
             try:
@@ -59,23 +69,28 @@ class TreePreparation(SummedPreparation):
         return tuple(found.values())
 
     def listed(self, check: Callable[[bytes], str] = lambda path: "", *, whole: bool = False) -> tuple[Root, ...]:
-        """The directory below which all lies that ``--from`` lists; ``check`` and ``whole`` as for ``read_list``.
-        Raises ``Refused``."""
+        """Read the list of ``--from``, and return the root below which all listed paths are, or nothing if the list is
+        empty.
+
+        ``check`` and ``whole`` as for ``read_list``. Raise ``Refused`` if the list cannot be used.
+        """
         from pcopy.jobs.listed import read_list
 
         tree = self.tree
         within = os.path.realpath(tree.paths[0]) if tree.paths else None
         if within is not None and not os.path.isdir(within):
-            raise Refused(f"{shown(tree.paths[0])}: is no directory, in which what --from lists could lie")
+            raise Refused(
+                f"{shown(tree.paths[0])}: is no directory; name the one that contains the paths that --from lists"
+            )
         spool = spool_in(b"")
         with refusing(b"", SET_ANOTHER):
             self.list = read_list(tree.listing, spool, nul=tree.nul, within=within, check=check, whole=whole)
         return () if self.list is None else (self.list.root,)
 
     def make_job(self, roots: tuple[Root, ...], *, copies: bool, **options: Any) -> None:
-        """The job, of these ``roots``; ``options`` are fields of ``Options`` beside those that all these tools have.
+        """Create the job for these roots. Raise ``Refused`` if an output file cannot be written.
 
-        Raises ``Refused``.
+        ``options`` are fields of ``Options`` other than those that are common to all these programs.
         """
         check_told(self.telling, () if self.list else roots, f"is {self.done}")
         common = self.tree.options._replace(itemize=self.telling.itemizes or self.lists)
@@ -83,21 +98,21 @@ class TreePreparation(SummedPreparation):
         if self.list is not None:
             from pcopy.jobs.files_from import path_of
 
-            told = self.job.options._replace(told=self.list.told)
-            self.job = self.job._replace(listed=path_of(self.list.file), options=told)
+            options_with_list = self.job.options._replace(told=self.list.told)
+            self.job = self.job._replace(listed=path_of(self.list.file), options=options_with_list)
         self.began = time.monotonic()
 
     @property
     def lists(self) -> bool:
-        """Does standard output get a line for each item that would be changed?"""
+        """True if a line is printed on standard output for each item that would be changed."""
         return self.dry_run and not (self.telling.json or self.telling.quiet)
 
     def is_listed(self, items: Itemized) -> bool:
-        """Are these such items?"""
+        """Return True if a line is printed for these items in a dry run."""
         return False
 
     def sink(self, screen: Sink) -> Sink:
-        """It is told of the paths that are not there."""
+        """Return the sink of the job, after passing the failures of paths that do not exist to ``screen``."""
         if self._missing:
             screen.failures(self._missing)
         return super().sink(LinesOfItems(screen, self.is_listed) if self.lists else screen)
@@ -112,17 +127,21 @@ class TreePreparation(SummedPreparation):
 
 
 def topmost(roots: Sequence[Root]) -> tuple[Root, ...]:
-    """Without those that lie in another, so that nothing is looked at twice, or by two ranks at once."""
+    """Return the roots without those that are inside another one, so that no item is processed twice or by two ranks at
+    the same time.
+    """
     places = {source_of(root): root for root in roots}
     return tuple(root for place, root in places.items() if places.keys().isdisjoint(_above(place)))
 
 
 def _above(path: bytes) -> Iterator[bytes]:
+    """Yield all directories above ``path``, the nearest first."""
     while (parent := os.path.dirname(path)) != path:
         path = parent
         yield path
 
 
 def _not_there(path: bytes, error: OSError) -> Failure:
+    """Return the failure for a path that cannot be examined."""
     advice = meant(path) if error.errno == errno.ENOENT else ""
     return Failure(path, "stat", error.errno or errno.EIO, advice)

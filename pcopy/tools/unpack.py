@@ -1,4 +1,6 @@
-"""``ptar -x`` as a tool, which each rank knows; on rank 0: what is unpacked, where to, and what is told at the end."""
+"""``ptar -x``: unpack an archive. All ranks load this module; rank 0 checks the archive and the target, and reports the
+result.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,12 @@ from pcopy.walk.saved_listing import SavedListing
 
 
 class UnpackDirector(OfArchiveDirector):
-    """Members are found, their names compared; they are unpacked, linked; directories are finished last."""
+    """Director of ``ptar -x``: chooses the phases and their first tasks.
+
+    The phases in their order: read the headers of members; compare their names (COMPARE); follow symbolic links
+    (FOLLOW); unpack (UNPACK, UNPACK_AGAIN); create hard links (LINKS); apply the metadata of directories (FINISH,
+    SEAL); sync (SYNC).
+    """
 
     def first_tasks(self, phase: int) -> Iterable[Spawn]:
         ranks = range(self._rank.size)
@@ -55,6 +62,7 @@ class UnpackDirector(OfArchiveDirector):
         return []
 
     def due(self, sums: Totals) -> dict[int, object]:
+        """Return the phases in their order, each with a value that is true if the phase is needed."""
         return {
             COMPARE: True,
             FOLLOW: True,
@@ -68,6 +76,8 @@ class UnpackDirector(OfArchiveDirector):
 
 
 class Unpacking(RepeatableTool):
+    """The program ``ptar -x``."""
+
     name = "ptar"
     writes = True
     done = "unpacked"
@@ -81,18 +91,24 @@ class Unpacking(RepeatableTool):
 
 
 UNPACKING = Unpacking()
+"""The only instance of ``Unpacking``."""
 
 
 class UnpackPreparation(OfArchive):
-    done, stopped = "unpacked", "the same command unpacks all once more"
+    """The job of ``ptar -x`` on rank 0."""
+
+    done, stopped = "unpacked", "repeat the command to unpack everything again"
 
     def __init__(self, arguments: ArchiveArguments) -> None:
-        """Raises ``Refused``; nothing is touched."""
+        """Check the archive and the target, and prepare the job. Raise ``Refused`` if it must not start; nothing is
+        modified.
+        """
         arguments = with_listed(arguments)
         super().__init__(arguments)
         if arguments.paths:
             self.leaves_out = "MEMBER, -T or filters"
         self._garbage = ""
+        """Text about data after the end of the archive, or ""."""
         archive, self._stream = archive_to_read(arguments, "-x")
         root = _target(arguments.directory)
         check_told(self.telling, (root,), "is unpacked into")
@@ -105,14 +121,18 @@ class UnpackPreparation(OfArchive):
             members=arguments.paths,
         )
         if not (options.dry_run or keeps_times(root.target)):
-            from pcopy.tools.sequential import fitting  # few destinations need it
+            from pcopy.tools.sequential import fitting  # Imported here since few destinations need it.
 
             options, notices = fitting(options, root.target)
             self.remarks += notices
         self.job = Job(os.urandom(5).hex(), 1, (root,), options)
 
     def begin(self, ranks: int) -> None:
-        """What is one stream is decompressed by this process; all ranks of this host read that."""
+        """If the archive can only be read as one stream, decompress it into a temporary file, which all ranks of this
+        host read.
+
+        Raise ``Refused`` if that fails, or if there are ranks on other hosts, which cannot open the temporary file.
+        """
         stream, where = self._stream, self.job.roots[0].target
         if stream is None:
             return
@@ -125,13 +145,13 @@ class UnpackPreparation(OfArchive):
         try:
             contents, self._garbage = put_aside(archive, stream.program, where)
         except Problem as problem:
-            way = str(stream).rpartition("; ")[2]
+            advice = str(stream).rpartition("; ")[2]
             if problem.errno == errno.EBADMSG:
-                way = f"to unpack what can be read, {way}"
+                advice = f"to unpack what can be read, {advice}"
             elif problem.errno == errno.ENOTSUP:
-                way = way.replace(" -dc ", " -dc --long=31 ", 1)
-            given, what = shown(self.arguments.archive), f"{problem.operation}: {problem.strerror}"
-            raise Refused(f"{given}: cannot be decompressed into {shown(where)}: {what}; {way}") from None
+                advice = advice.replace(" -dc ", " -dc --long=31 ", 1)
+            given, reason = shown(self.arguments.archive), f"{problem.operation}: {problem.strerror}"
+            raise Refused(f"{given}: cannot be decompressed into {shown(where)}: {reason}; {advice}") from None
         finally:
             os.close(archive)
         options = self.job.options._replace(
@@ -142,29 +162,31 @@ class UnpackPreparation(OfArchive):
     def settle(self, rank: Rank, totals: Totals) -> int:
         if self._garbage:
             self.remarks.append(f"{shown(self.arguments.archive)}: {self._garbage}")
-            self.incomplete = "the archive is followed by something else"
+            self.incomplete = "there are other data after the end of the archive"
         lacking = rank.own(WantedOfRank).lacking
         if not lacking:
             return INCOMPLETE if self._garbage else OK
         self.remarks.append(f"{shown(self.arguments.archive)}: {lacking}")
-        self.incomplete = "the archive does not hold all that was asked for"
+        self.incomplete = "some requested members are not in the archive"
         return INCOMPLETE
 
     def summary(self, ended: Ended, seconds: float, ranks: int) -> dict[str, object]:
         return {**super().summary(ended, seconds, ranks), "sequential": self.job.options.sequential}
 
     def tell_how_to_go_on(self) -> None:
-        tell("ptar", "the same command unpacks all once more")
+        tell("ptar", "repeat the command to unpack everything again")
 
 
 MOST_LISTED = 1_000_000
-"""Names of members: each rank has all of them in memory."""
+"""Maximum number of names that ``-T`` may list: each rank keeps all of them in memory."""
 MOST_LISTED_BYTES = 256 << 20
-"""Bytes of these names."""
+"""Maximum total length of these names in bytes."""
 
 
 def with_listed(arguments: ArchiveArguments) -> ArchiveArguments:
-    """The names that ``-T`` lists as the members that are asked for; raises ``Refused``."""
+    """Return ``arguments`` with the names that ``-T`` lists as the requested members. Raise ``Refused`` if the list
+    cannot be used.
+    """
     if not arguments.listing:
         return arguments
     names: list[bytes] = []
@@ -174,8 +196,8 @@ def with_listed(arguments: ArchiveArguments) -> ArchiveArguments:
             size += len(name)
             if len(names) >= MOST_LISTED or size > MOST_LISTED_BYTES:
                 is_long = size > MOST_LISTED_BYTES
-                most = f"{MOST_LISTED_BYTES:,} bytes of names" if is_long else f"{MOST_LISTED:,} names"
-                raise listing.refused(number, f"more than {most}: unpack all, or write --include")
+                limit = f"{MOST_LISTED_BYTES:,} bytes of names" if is_long else f"{MOST_LISTED:,} names"
+                raise listing.refused(number, f"more than {limit}: unpack all, or write --include")
             names.append(name)
         if not names:
             raise Refused(f"{listing.name}: lists nothing, so there is nothing to take")
@@ -183,8 +205,11 @@ def with_listed(arguments: ArchiveArguments) -> ArchiveArguments:
 
 
 def archive_to_read(arguments: ArchiveArguments, letters: str) -> tuple[bytes, OneStream | None]:
-    """Its path from the root, and why it can be read from its beginning only, if that is so; ``letters`` are those of
-    tar. Raises ``Refused``."""
+    """Return the absolute path of the archive, and the reason why it can only be read as one stream, or None.
+
+    ``letters`` are the options of tar for the same operation, for messages. Raise ``Refused`` if the archive cannot be
+    read.
+    """
     path, words = arguments.archive, [b"-C", arguments.directory] if arguments.directory else []
     words += [b"-T", arguments.listing] if arguments.listing else arguments.paths
     tar = " ".join([f"tar {letters}", *map(for_shell, words)])
@@ -204,16 +229,18 @@ def archive_to_read(arguments: ArchiveArguments, letters: str) -> tuple[bytes, O
 
 
 def _why_not_opened(path: bytes, error: OSError) -> str:
+    """Return the message for an archive that cannot be opened."""
     if error.errno == errno.EISDIR:
         return f"{shown(path)}: is a directory; name the archive's file"
     if isinstance(error, WrongKind):
-        return f"{shown(path)}: is no regular file, and ptar reads archives at many places at once; use tar"
+        return f"{shown(path)}: is no regular file, and ptar reads an archive at many offsets in parallel; use tar"
     if isinstance(error, NotTrusted):
         return f"{shown(path)}: cannot be opened: {error.strerror}"
     return str(unlookable(path, error))
 
 
 def _target(path: bytes) -> Root:
+    """Return the root into which members are unpacked. Raise ``Refused`` if it is not a directory."""
     try:
         real = os.path.realpath(path or b".", strict=True)
         status = os.stat(real)
@@ -222,9 +249,9 @@ def _target(path: bytes) -> Root:
             raise unlookable(path or b".", error) from None
         advice = meant(path) if path else ""
         raise Refused(
-            f"{shown(path or b'.')}: {error.strerror}; {advice or 'make it first'} (-C names a directory that is there)"
+            f"{shown(path or b'.')}: {error.strerror}; {advice or 'make it first'} (-C needs an existing directory)"
         ) from None
     if not stat.S_ISDIR(status.st_mode):
-        raise Refused(f"{shown(path)}: is no directory; name the one that members are to go to")
+        raise Refused(f"{shown(path)}: is no directory; name the one into which members are unpacked")
     identity = status.st_dev, status.st_ino
     return Root(real, real, b"", b"", path, path, identity, identity)

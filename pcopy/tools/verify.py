@@ -1,4 +1,6 @@
-"""``pverify`` as a tool, which each rank knows; on rank 0: what is read and compared, and what is told at the end."""
+"""``pverify``: compare trees, signatures and manifests. All ranks load this module; rank 0 checks the arguments and
+reports the result.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +36,12 @@ from pcopy.tools.summary import summary_values
 from pcopy.units import show_seconds, show_size
 
 _COUNTED = ("files", "directories", "symlinks", "special", "bytes", "failed")
-"""Counters that ``--json`` shows, by their names in ``Totals``."""
+"""Counters of ``Totals`` that ``--json`` shows."""
 
 
 class Verify(Tool):
+    """The program ``pverify``."""
+
     name = "pverify"
     writes = False
     unfinished = REFUSED
@@ -49,6 +53,7 @@ class Verify(Tool):
 
     @staticmethod
     def director(rank: Rank, settle: Settle, unfinished: int) -> JobDirector:
+        """Create the director of the job; there is another one for ``--compare``."""
         if not rank.options.compare:
             return JobDirector(rank, settle, unfinished)
         from pcopy.tools.compare import CompareDirector
@@ -56,7 +61,9 @@ class Verify(Tool):
         return CompareDirector(rank, settle, unfinished)
 
     def first_counts(self, job: Job) -> list[int]:
-        """Two trees that are looked at side by side are found as one."""
+        """Return the counters before the first task. With ``--compare``, both trees are walked side by side, and the
+        roots are counted when they are compared.
+        """
         return [0] * counts.COUNTERS if job.options.compare else super().first_counts(job)
 
     def phase_name(self, phase: int) -> str:
@@ -64,10 +71,11 @@ class Verify(Tool):
 
 
 VERIFY = Verify()
+"""The only instance of ``Verify``."""
 
 
 def prepared(arguments: VerifyArguments) -> Preparation:
-    """Raises ``Refused``; nothing is written."""
+    """Return the job for a command line. Raise ``Refused`` if it must not start; nothing is written."""
     if arguments.comparison is None:
         return VerifyPreparation(arguments)
     from pcopy.tools.compare import ComparePreparation
@@ -76,14 +84,16 @@ def prepared(arguments: VerifyArguments) -> Preparation:
 
 
 class VerifyPreparation(ReadPreparation):
-    unread = "read: nothing is proved"
+    """The job of ``pverify`` without ``--compare`` on rank 0."""
+
+    unread = "read: the result is unknown"
 
     def __init__(self, arguments: VerifyArguments) -> None:
-        """Raises ``Refused``; nothing is written."""
+        """Check the arguments and prepare the job. Raise ``Refused`` if nothing can be compared; nothing is written."""
         super().__init__(arguments)
         self.arguments = arguments
         self._expected: Signature | None = None
-        self._of_link = False  # what PATH is compared with describes a symbolic link, and nothing else
+        self._of_link = False  # True if the signature or manifest describes a single symbolic link.
         self._found: str | None = None
         self._differences = {"changed": 0, "missing": 0, "extra": 0}
         paths, options, against = self._compared(arguments)
@@ -92,15 +102,17 @@ class VerifyPreparation(ReadPreparation):
         check_outputs(roots, options, arguments.telling, copies=False)
         if arguments.create and not arguments.force:
             for path in filter(os.path.lexists, (arguments.create, arguments.manifest)):
-                raise Refused(f"{shown(path)}: is there already, and kept; --force replaces it")
+                raise Refused(f"{shown(path)}: already exists and is not replaced; --force replaces it")
         self.job = Job(os.urandom(5).hex(), 1, roots, options, copies=False, against=against)
 
     def _compared(self, arguments: VerifyArguments) -> tuple[tuple[bytes, ...], Options, bytes]:
-        """What is read, how, and the manifest that it is compared with."""
-        asked = arguments.options
-        options = asked._replace(
-            hash=asked.hash or DEFAULT_ALGORITHM,
-            block_size=asked.block_size or Options().block_size,
+        """Return the paths to be read, the options for reading them, and the manifest that they are compared with, or
+        empty.
+        """
+        user_options = arguments.options
+        options = user_options._replace(
+            hash=user_options.hash or DEFAULT_ALGORITHM,
+            block_size=user_options.block_size or Options().block_size,
             umask=umask_of_user(),
         )
         paths, against = arguments.paths, b""
@@ -113,18 +125,21 @@ class VerifyPreparation(ReadPreparation):
         elif arguments.manifest:
             _check_manifest(arguments.manifest, paths[0])
             reader = ManifestReader(arguments.manifest)
-            options = _as_told(asked, options, reader.algorithm.name, reader.block_size, arguments.manifest)
+            options = _as_told(user_options, options, reader.algorithm.name, reader.block_size, arguments.manifest)
             self._of_link = reader.first().kind == SYMLINK
             against = absolute(arguments.manifest)
         elif _is_signature(*paths):
             expected = self._expected = read_signature(paths[0])
-            others = expected.files + expected.directories + expected.special
-            self._of_link = expected.symlinks == 1 and not others
-            options = _as_told(asked, options, expected.algorithm, expected.block_size, paths[0])
+            other_items = expected.files + expected.directories + expected.special
+            self._of_link = expected.symlinks == 1 and not other_items
+            options = _as_told(user_options, options, expected.algorithm, expected.block_size, paths[0])
             paths = paths[1:]
         return paths, options, against
 
     def settle(self, rank: Rank, totals: Totals) -> int:
+        """Compare the signatures, print the differences, or write the signature of ``--create``. Return the exit
+        status.
+        """
         if self._lacks_items(totals):
             return REFUSED
         sign = rank.own(SignState)
@@ -139,57 +154,64 @@ class VerifyPreparation(ReadPreparation):
             return self._compared_with(self._expected, tally)
         if digest == sign.signatures[1][0]:
             return self._compared_sizes(tally, sign.signatures[1][1])
-        for key, what in sign.differences.sorted():
-            word = what.decode()
-            if self.job.against:  # the manifest is the second side, but what the first one is measured by
+        for key, packed_word in sign.differences.sorted():
+            word = packed_word.decode()
+            if self.job.against:  # The manifest is the second side, but the reference: its items are the expected ones.
                 word = {"missing": "extra", "extra": "missing"}.get(word, word)
             self._tell_difference(word, key.replace(b"\0", b"/") or ROOT)
         return DIFFERENT
 
     def _compared_with(self, expected: Signature, tally: Tally) -> int:
+        """Compare with the expected signature and return the exit status. Counts that contradict an equal digest mean
+        that the signature file is damaged.
+        """
         if self._found != expected.signature:
             return DIFFERENT
         wrong = [
-            f"{what}: {there:,} there, {found:,} found"
-            for what, found in tally._asdict().items()
-            if (there := getattr(expected, what)) != found
+            f"{counter}: {listed:,} in the file, {found:,} found"
+            for counter, found in tally._asdict().items()
+            if (listed := getattr(expected, counter)) != found
         ]
         if not wrong:
             return OK
         file = shown(self.arguments.paths[0])
-        self._remarks.append(f"{file}: contradicts itself and is damaged: the signature fits, not {', '.join(wrong)}")
+        self._remarks.append(f"{file}: is damaged: its digest fits the data, but not its counters: {', '.join(wrong)}")
         return REFUSED
 
     def _compared_sizes(self, found: Tally, listed: Tally) -> int:
-        """The digests agree, so that all sizes are right in a manifest that is whole."""
+        """Compare the sums of sizes after all digests were found equal, and return the exit status.
+
+        Equal digests imply equal sizes. So other sizes in a manifest mean that it is damaged.
+        """
         if not self.job.against or found == listed:
             return OK
         self._remarks.append(
-            f"{shown(self.arguments.manifest)}: contradicts itself and is damaged: all digests fit, not the sizes, "
-            f"{listed.bytes:,} bytes in all and {found.bytes:,} found"
+            f"{shown(self.arguments.manifest)}: is damaged: all digests fit the data, but not the sizes: "
+            f"{listed.bytes:,} bytes in the manifest and {found.bytes:,} found"
         )
         return REFUSED
 
-    def _tell_difference(self, what: str, path: bytes) -> None:
-        self._differences[what] += 1
+    def _tell_difference(self, kind: str, path: bytes) -> None:
+        """Print a difference, as a line or as JSON."""
+        self._differences[kind] += 1
         if self.telling.json:
             exact = base64.b64encode(path).decode("ascii")
-            print(json.dumps({"difference": what, "path": shown(path), "path_b64": exact}))
+            print(json.dumps({"difference": kind, "path": shown(path), "path_b64": exact}))
         else:
-            print(f"{what} {shown(path)}")
+            print(f"{kind} {shown(path)}")
 
     def _lines(self, ended: Ended, elapsed: float) -> list[str]:
         lines = []
         if ended.status == OK:
             lines.append("created" if self.arguments.create else "the same")
         elif ended.status == DIFFERENT:
-            counts = [f"{number:,} {what}" for what, number in self._differences.items() if number]
+            counts = [f"{number:,} {kind}" for kind, number in self._differences.items() if number]
             lines.append(": ".join(filter(None, ("different", ", ".join(counts)))))
         if self._expected is not None and self._found not in (None, self._expected.signature):
             lines.append(f"expected signature {self._expected.signature}")
         if self._found is not None and len(self.job.roots) == 1 and not self.job.against:
             lines.append(f"signature {self._found} ({self.job.options.hash})")
-        if ended.halted is None:  # else the reason is all that there is to say
+        if ended.halted is None:  # Otherwise the counters are incomplete; only the reason is printed.
             size = ended.totals.bytes
             rate = size / elapsed if elapsed > 0 else 0
             items = counted(ended.totals.copied, "item", "items")
@@ -208,7 +230,12 @@ class VerifyPreparation(ReadPreparation):
 
 
 def _is_signature(first: bytes, second: bytes) -> bool:
-    """Is the first path a signature (else the two are compared)? A file that stands against a directory must be one."""
+    """True if the first path is a signature file with which the second one is compared. If not, the two paths are
+    compared with each other.
+
+    A file that is compared with a directory must be a signature. Raise ``Refused`` if the paths seem to be given in the
+    wrong way.
+    """
     try:
         mode = os.stat(first).st_mode
         is_file, against_tree = stat.S_ISREG(mode), not stat.S_ISDIR(mode) and os.path.isdir(second)
@@ -234,14 +261,18 @@ def _is_signature(first: bytes, second: bytes) -> bool:
 
 
 def _beginning(path: bytes) -> bytes:
-    """How a file begins, which may be a signature or data; a signature is read by ``read_signature`` then."""
+    """Return the first bytes of a file, by which a signature or manifest is recognised; empty if it is not a regular
+    file.
+    """
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as file:
         is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
         return file.read(LOOK) if is_regular else b""
 
 
 def _begins_with(path: bytes, holds: Callable[[bytes], bool]) -> bool:
-    """Is ``path`` a file whose beginning ``holds`` what is asked? What cannot be read will be told of when it is."""
+    """True if ``path`` is a regular file and ``holds`` returns True for its first bytes. False if it cannot be read:
+    reading it later reports the error.
+    """
     try:
         return stat.S_ISREG(os.stat(path).st_mode) and holds(_beginning(path))
     except OSError:
@@ -249,16 +280,16 @@ def _begins_with(path: bytes, holds: Callable[[bytes], bool]) -> bool:
 
 
 def _given(*words: bytes) -> str:
-    """The command that was meant."""
+    """Return a command of ``pverify`` for advice."""
     return " ".join(["pverify", *map(for_shell, words)])
 
 
 def _check_manifest(manifest: bytes, path: bytes) -> None:
-    """Raises ``Refused`` for what is none, or cannot be read twice, such as a pipe."""
+    """Raise ``Refused`` if the file is not a manifest, or cannot be read twice, such as a pipe."""
     try:
         mode = os.stat(manifest).st_mode
     except OSError:
-        return  # the reader says what is wrong
+        return  # Reading it reports the error.
     if _begins_with(manifest, begins_as_signature):
         raise Refused(f"{shown(manifest)}: is a signature; compare with it by {_given(manifest, path)}")
     if _begins_with(path, begins_as_manifest) and not _begins_with(manifest, begins_as_manifest):
@@ -268,9 +299,11 @@ def _check_manifest(manifest: bytes, path: bytes) -> None:
         raise Refused(f"{shown(manifest)}: is no regular file; put the manifest into one")
 
 
-def _as_told(asked: Options, options: Options, name: str, size: int, path: bytes) -> Options:
-    """Algorithm and block size as the file ``path`` has them; raises ``Refused`` for other wishes."""
-    for option, wanted, there in (("--hash", asked.hash, name), ("--block-size", asked.block_size, size)):
-        if wanted and wanted != there:
-            raise Refused(f"{option} {wanted}: {shown(path)} was made with {there}; leave the option out")
+def _as_told(given: Options, options: Options, name: str, size: int, path: bytes) -> Options:
+    """Return ``options`` with the algorithm and block size of the file ``path``. Raise ``Refused`` if the user asked
+    for other ones.
+    """
+    for option, requested, in_file in (("--hash", given.hash, name), ("--block-size", given.block_size, size)):
+        if requested and requested != in_file:
+            raise Refused(f"{option} {requested}: {shown(path)} was made with {in_file}; leave the option out")
     return options._replace(hash=name, block_size=size)

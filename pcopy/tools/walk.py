@@ -1,4 +1,6 @@
-"""``pwalk`` as a tool, which each rank knows; on rank 0: what is walked, where lists go, what is told at the end."""
+"""``pwalk``: walk trees and list or summarise their items. All ranks load this module; rank 0 checks the paths, writes
+the lists, and reports the result.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +42,16 @@ if TYPE_CHECKING:
     from pcopy.report.output_file import OutputFile
 
 _COUNTED = ("found", "files", "directories", "symlinks", "special", "bytes", "skipped", "excluded", "failed")
-"""Counters that ``--json`` shows, by their names in ``Totals``."""
+"""Counters of ``Totals`` that ``--json`` shows."""
 
 
 class WalkDirector(RepeatableDirector):
-    """One phase, which begins with the paths."""
+    """Director of ``pwalk``: one phase that walks the paths and, with ``--summary``, a second one that collects the
+    sums of all ranks.
+    """
 
     def first_tasks(self, phase: int) -> Iterable[Spawn]:
-        """At last each rank tells what it has summed up."""
+        """Return the tasks that start the walk, or those by which each rank sends its sums to rank 0."""
         if phase == Phase.COPY:
             return super().first_tasks(phase)
         payload = encode(TellSums())
@@ -66,7 +70,10 @@ class WalkDirector(RepeatableDirector):
 
 
 class Walk(RepeatableTool):
-    """What is told counts where a copy counts what it has copied; what it leaves out as skipped."""
+    """The program ``pwalk``.
+
+    In its counters, ``copied`` counts the items that are listed, and ``skipped`` those that are not.
+    """
 
     name = "pwalk"
     writes = False
@@ -79,18 +86,23 @@ class Walk(RepeatableTool):
 
 
 WALK = Walk()
+"""The only instance of ``Walk``."""
 
 
 class WalkPreparation(TreePreparation):
-    program, done, incomplete = "pwalk", "walked", "not everything could be looked at"
+    """The job of ``pwalk`` on rank 0."""
+
+    program, done, incomplete = "pwalk", "walked", "not all items could be examined"
     stopped = "nothing was written"
 
     def __init__(self, arguments: WalkArguments) -> None:
-        """Raises ``Refused``; nothing is touched."""
+        """Check the arguments and prepare the job. Raise ``Refused`` if it must not start; nothing is modified."""
         self.targets = _targets(arguments)
+        """The lists to be written."""
         self.prints = any(not target.path for target in self.targets)
+        """True if a list is written to standard output."""
         tree = arguments.tree
-        if self.prints and tree.telling.progress == "auto":  # nobody wants lines between those of the list
+        if self.prints and tree.telling.progress == "auto":  # Progress lines would appear between those of the list.
             tree = tree._replace(telling=tree.telling._replace(progress="none"))
         super().__init__(tree)
         for target in self.targets:
@@ -119,14 +131,17 @@ class WalkPreparation(TreePreparation):
         self._outputs: Outputs | None = None
 
     def _take_list(self, arguments: WalkArguments) -> None:
-        """Whatever is listed is told by its path, below a root without a name."""
+        """Prepare the job for the list of ``--from``. Raise ``Refused`` if it cannot be used.
+
+        The job has one root, ``/`` without a name for display: listed items are displayed by the paths in the list.
+        """
         from pcopy.walk.saved_listing import STANDARD_INPUT, check_whole
 
         if arguments.tree.listing != STANDARD_INPUT:
             check_whole(arguments.tree.listing, "--from", nul=arguments.tree.nul, meant=meant)
         base = arguments.base
         if base and not os.path.isdir(base):
-            raise Refused(f"{shown(base)}: is no directory, in which what --from lists could lie")
+            raise Refused(f"{shown(base)}: is no directory; name the one that contains the paths that --from lists")
         self.wish = self.wish._replace(
             listed=arguments.tree.listing, listed_nul=arguments.tree.nul, directory=os.getcwdb(), base=base
         )
@@ -150,12 +165,12 @@ class WalkPreparation(TreePreparation):
         return self._outputs
 
     def tell_how_to_go_on(self) -> None:
-        """A rank was lost."""
+        """Remove the incomplete lists, after a rank has failed."""
         if self._outputs is not None:
             self._outputs.abandon()
 
     def tell_end(self, ended: Ended, ranks: int) -> int:
-        """A list that is not whole does not appear."""
+        """Complete the lists, or remove them if they are incomplete. Print the summary and return the exit status."""
         outputs = self._outputs
         assert outputs is not None
         if not outputs.trouble and ended.halted is None and ended.status in (OK, INCOMPLETE):
@@ -177,7 +192,7 @@ class WalkPreparation(TreePreparation):
         return ended.status
 
     def _write_page(self, ended: Ended, ranks: int) -> int:
-        """Returns the exit status."""
+        """Write the page of ``--page``, if asked for. Return the exit status."""
         from pcopy.tools.walk_page import page_of
 
         if self._page is None or ended.halted is not None:
@@ -195,7 +210,7 @@ class WalkPreparation(TreePreparation):
 
     @property
     def _knows_sizes(self) -> bool:
-        """Names alone are told without a look at the items."""
+        """True if the walk reads the sizes of items. A list of names alone does not need their status."""
         return bool(columns_of(self.wish) & SIZE)
 
     def lines(self, ended: Ended, seconds: float, ranks: int) -> Iterator[str]:
@@ -225,11 +240,12 @@ class WalkPreparation(TreePreparation):
 
 
 def _targets(arguments: WalkArguments) -> list[ListTarget]:
+    """Return the lists to be written. Raise ``Refused`` if one cannot be written."""
     nul = arguments.nul
     targets = [target_of(path, nul=nul) for path in arguments.outputs]
     paths = [target.path for target in targets]
-    if twice := next((path for path in paths if paths.count(path) > 1), None):
-        raise Refused(f"--output {os.fsdecode(twice)}: is given twice")
+    if duplicate := next((path for path in paths if paths.count(path) > 1), None):
+        raise Refused(f"--output {os.fsdecode(duplicate)}: is given twice")
     if arguments.json_lines:
         return [*targets, ListTarget("jsonl")]
     if targets or arguments.summary:
@@ -240,7 +256,9 @@ def _targets(arguments: WalkArguments) -> list[ListTarget]:
 
 
 def _opened_page(arguments: WalkArguments) -> OutputFile | None:
-    """The file of ``--page``, which is replaced at the end; raises ``Refused``."""
+    """Return the open file of ``--page``, which replaces an older one at the end; None without that option. Raise
+    ``Refused`` if it cannot be written.
+    """
     if not arguments.page:
         return None
     from pcopy.report.output_file import OutputFile
@@ -251,7 +269,7 @@ def _opened_page(arguments: WalkArguments) -> OutputFile | None:
 
 
 def _fields(arguments: WalkArguments, targets: Sequence[ListTarget]) -> tuple[str, ...]:
-    """What has to be known of each item that is listed."""
+    """Return the fields of each listed item that the lists contain."""
     forms = {target.form for target in targets}
     if "ls" in forms:
         return LS_FIELDS
@@ -259,13 +277,15 @@ def _fields(arguments: WalkArguments, targets: Sequence[ListTarget]) -> tuple[st
 
 
 def _root(path: bytes) -> Root:
-    """A symbolic link is one, unless a slash follows its name; raises ``OSError``."""
+    """Return the root for one PATH. A symbolic link is not followed unless a slash follows its name. Raise ``OSError``
+    if it does not exist.
+    """
     status = os.lstat(path)
     if stat.S_ISDIR(status.st_mode):
         identity = status.st_dev, status.st_ino
         real = os.path.realpath(path)
         return Root(real, real, b"", b"", path, path, identity, identity)
     directory, name = os.path.split(absolute(path))
-    above = os.stat(directory)
-    identity = above.st_dev, above.st_ino
+    parent_status = os.stat(directory)
+    identity = parent_status.st_dev, parent_status.st_ino
     return Root(directory, directory, name, name, path, path, identity, identity)

@@ -1,4 +1,4 @@
-"""Layouts on Lustre in the summary of a walk, for people and as JSON; nothing where no directory is on Lustre."""
+"""Lustre layouts in the summary of a walk, for people and as JSON; empty if no directory is on Lustre."""
 
 from __future__ import annotations
 
@@ -15,27 +15,29 @@ CALLED = {
     "overstriped": "several stripes on one OST (overstriped)",
     "mdt": "on the MDT",
     "composite": "components (PFL)",
-    "self-extending": "components that extend themselves",
+    "self-extending": "components that are extended automatically",
     "mirrored": "mirrors (FLR)",
     "released": "released: their data are in an archive",
     "none yet": "no layout yet",
-    "unknown": "not known: who may not read a file may not ask",
+    "unknown": "unknown: no permission to read the file",
 }
+"""Names for people of the patterns of layouts."""
 assert tuple(CALLED) == PATTERNS
 
 
 def layouts_lines(sums: AllLayoutSums | None) -> Iterator[str]:
-    """For people."""
+    """Yield the lines for people."""
     for each in sums.in_order if sums else ():
         yield from _lines(each)
 
 
 def _lines(sums: LayoutSums) -> Iterator[str]:
+    """Yield the lines of one Lustre file system."""
     yield ""
     yield f"on Lustre, at {shown(sums.path)}:"
     for title, table in (
         ("files by layout", "layouts"),
-        ("files by what their layouts are", "patterns"),
+        ("files by kind of layout", "patterns"),
         ("files by number of stripes", "stripe_counts"),
         ("files by stripe size", "stripe_sizes"),
         ("files by pool", "pools"),
@@ -50,12 +52,15 @@ def _lines(sums: LayoutSums) -> Iterator[str]:
 
 
 def layouts_of(sums: AllLayoutSums | None) -> dict[str, object]:
-    """As JSON: the key ``lustre``, if there is anything to be told."""
+    """Return the values for ``--json``: the key ``lustre`` if there are any layouts."""
     return {"lustre": [_values(each) for each in sums.in_order]} if sums else {}
 
 
 def _values(sums: LayoutSums) -> dict[str, object]:
+    """Return the values of one Lustre file system for ``--json``."""
+
     def rows(table: str, key: str, number: str = "files", size: str = "bytes") -> list[dict[str, object]]:
+        """Return the rows of ``table`` as objects with these keys."""
         found = [(each, dict(zip((number, size), row, strict=True))) for each, row in _in_order(sums, table)]
         return [{key: None if each == OTHER else each, **row} for each, row in found]
 
@@ -74,7 +79,7 @@ def _values(sums: LayoutSums) -> dict[str, object]:
 
 
 def _in_order(sums: LayoutSums, table: str) -> list[tuple[Any, list[int]]]:
-    """The rows of a table: those of words by their bytes, those of numbers by these."""
+    """Return the rows of a table: by bytes if the keys are words, by key if the keys are numbers."""
     rows = sums.tables[table].items()
     if table in ("layouts", "patterns", "pools"):
         return sorted(rows, key=lambda row: (-row[1][1], -row[1][0], row[0]))
@@ -82,7 +87,7 @@ def _in_order(sums: LayoutSums, table: str) -> list[tuple[Any, list[int]]]:
 
 
 def name_of(table: str, key: Any) -> str:
-    """What a row of a table is called."""
+    """Return the name for people of a row of ``table``."""
     if key in (None, OTHER):
         return OTHERS
     if key == 0 and table in ("stripe_counts", "stripe_sizes", "mdt"):
@@ -97,3 +102,4 @@ _CALL: dict[str, Callable[[Any], str]] = {
     "osts": "OST {}".format,
     "mdts": "MDT {}".format,
 }
+"""Functions that return the name of a row, by table."""

@@ -1,7 +1,7 @@
-"""Where rank 0 puts what a walk has found: standard output, and files, each in a form of its own.
+"""The output of a walk on rank 0: lists on standard output and in files, each in its own format.
 
-Rule: a file appears under its name when it is whole. Once something can't be written, nothing more is, and the job
-stops.
+Rule: a file appears under its name only when it is complete. After the first error, nothing more is written, and the
+job stops.
 """
 
 from __future__ import annotations
@@ -28,31 +28,34 @@ if TYPE_CHECKING:
     from pcopy.walk.layout_sums import AllLayoutSums
 
 ENDINGS = {".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet", ".txt": "list", ".lst": "list"}
-"""What a file of ``--output`` holds, by the end of its name."""
+"""Format of a file of ``--output``, by its extension."""
 
 _BEGINNINGS = {"jsonl": b'{"format": "pcopy listing"', "csv": b"path,path_b64,type", "parquet": b"PAR1"}
-"""Of files that are replaced without a question."""
+"""First bytes of files, by format, that may be replaced without ``--force``."""
 
 
 class ListTarget(NamedTuple):
-    """One output: its ``form``, and its file; empty: standard output."""
+    """One list: its format ``form``, and its file; an empty path means standard output."""
 
     form: str
     path: bytes = b""
 
 
 def target_of(path: bytes, *, nul: bool) -> ListTarget:
-    """A file of ``--output``; raises ``Refused`` if its name does not say what it is to hold."""
+    """Return the list for a file of ``--output``. Raise ``Refused`` if its extension is unknown."""
     ending = os.path.splitext(os.fsdecode(path))[1]
     form = ENDINGS.get(ending)
     if form is None:
-        raise Refused(f"{shown(path)}: its name says what it holds, and has to end in {', '.join(ENDINGS)}")
+        raise Refused(
+            f"{shown(path)}: its format is chosen by its extension, which must be one of {', '.join(ENDINGS)}"
+        )
     if form == "parquet":
         _check_parquet()
     return ListTarget("nul" if nul and form == "list" else form, path)
 
 
 def _check_parquet() -> None:
+    """Raise ``Refused`` if pyarrow is not installed."""
     from importlib.util import find_spec
 
     if find_spec("pyarrow") is None:
@@ -60,7 +63,11 @@ def _check_parquet() -> None:
 
 
 def check_file(target: ListTarget, *, force: bool, begins: bytes = b"") -> None:
-    """Raises ``Refused`` where something is replaced that is no older list, or nothing that ``begins`` so."""
+    """Raise ``Refused`` if the file exists and must not be replaced.
+
+    It may be replaced if it is empty, begins like an older list of this format, or begins with ``begins``; with
+    ``force``, if it is a regular file.
+    """
     from pcopy.fsio.named_file import NotTrusted
 
     path = target.path
@@ -79,13 +86,16 @@ def check_file(target: ListTarget, *, force: bool, begins: bytes = b"") -> None:
         if isinstance(error, NotTrusted):
             raise Refused(f"{shown(path)}: {error.strerror}; name another file") from None
         raise Refused(f"{shown(path)}: is there already, and cannot be replaced: {error.strerror}") from None
-    known = begins or _BEGINNINGS.get(target.form)
-    if beginning and not force and not (known and beginning.startswith(known)):
-        raise Refused(f"{shown(path)}: is there already, and may be anything; name another file, or write --force")
+    expected = begins or _BEGINNINGS.get(target.form)
+    if beginning and not force and not (expected and beginning.startswith(expected)):
+        raise Refused(
+            f"{shown(path)}: exists already, and is not recognised as an older file of this kind; "
+            "name another file, or use --force"
+        )
 
 
 def _beginning(path: bytes) -> bytes:
-    """How a file begins that may be replaced. Raises ``OSError``, also for what is no regular file."""
+    """Return the first bytes of a file that may be replaced. Raise ``OSError``, also if it is not a regular file."""
     from pcopy.fsio.named_file import open_directory_of, refuse_to_replace
 
     directory = open_directory_of(path)
@@ -97,7 +107,7 @@ def _beginning(path: bytes) -> bytes:
 
 
 class Outputs(InFront):
-    """A sink, which hears what is found (``pcopy.tasks.walk.tell_found.Hearer``)."""
+    """Sink that receives what the ranks have found (``pcopy.tasks.walk.tell_found.Hearer``) and writes the lists."""
 
     def __init__(
         self,
@@ -108,18 +118,28 @@ class Outputs(InFront):
         umask: int | None,
         writer: str,
     ) -> None:
-        """Raises ``Refused`` if a file can't be made."""
+        """Create the files of the lists. Raise ``Refused`` if one cannot be created.
+
+        Args:
+            sink: the sink to which everything else is passed.
+            targets: the lists.
+            fields: the fields of each item.
+            sort: the field by which items are sorted, or empty.
+            umask: the umask of the user, for the modes of the files.
+            writer: part of the temporary names of the files.
+        """
         super().__init__(sink)
         self.trouble = ""
-        """Why nothing more is written."""
+        """Reason why writing has stopped, or ""."""
         self.status = STOPPED
-        """With which the job ends then."""
+        """Exit status of the job if writing has stopped."""
         self.is_closed = False
-        """Has whoever reads standard output gone?"""
+        """True if the reader of standard output has closed it (EPIPE)."""
         self._sorted = SortedItems(sort, spool_in(b"")) if sort else None
         self.sums: WalkSums | None = None
+        """Sums over all ranks, if asked for."""
         self.layouts: AllLayoutSums | None = None
-        """What all ranks have found, where that is wanted, and the layouts on Lustre."""
+        """Sums of the layouts on Lustre over all ranks; None if there are none."""
         self._files = ExitStack()
         self._outputs = []
         for target in targets:
@@ -127,6 +147,7 @@ class Outputs(InFront):
             self._outputs.append(_output(target, stream, fields))
 
     def _opened(self, path: bytes, umask: int | None, writer: str) -> BinaryIO:
+        """Create the file ``path``, which gets its name at the end. Raise ``Refused`` if it cannot be created."""
         from pcopy.signature.replacing import replacing
 
         try:
@@ -136,13 +157,13 @@ class Outputs(InFront):
             raise Refused(f"{shown(path)}: cannot be written: {error.strerror}") from None
 
     def written(self, parts: Sequence[bytes]) -> str:
-        """Some bytes for each output. Returns why the job has to stop, or nothing."""
+        """Write some bytes to each list. Return the reason why the job must stop, or ""."""
         for output, part in zip(self._outputs, parts, strict=True):
             self._try(output, output.write, part)
         return self.trouble
 
     def listed(self, items: Items) -> str:
-        """As ``written``, of items with their columns."""
+        """Write items with their columns to each list. Return the reason why the job must stop, or ""."""
         if self._sorted is not None:
             self._sorted.add(items)
         else:
@@ -150,14 +171,14 @@ class Outputs(InFront):
         return self.trouble
 
     def spoiled(self, why: str) -> None:
-        """What is found cannot be whole: no list appears."""
+        """Record that the lists cannot become complete, because of ``why``: none appears."""
         if not self.trouble:
             is_begun = any(not output.path and output.has_begun for output in self._outputs)
-            more = "; standard output has some of what stands before that, and not all" if is_begun else ""
+            more = "; the list on standard output is incomplete" if is_begun else ""
             self.trouble, self.status = why + more, REFUSED
 
     def summed(self, words: bytes, layouts: bytes) -> None:
-        """What one rank has found, summed up, and the layouts that it has met."""
+        """Add the sums of one rank, and its sums of layouts."""
         if self.sums is not None:
             self.sums.merge(words)
         if layouts:
@@ -167,10 +188,12 @@ class Outputs(InFront):
             self.layouts.merge(layouts)
 
     def _put(self, items: Items) -> None:
+        """Write items to each list."""
         for output in self._outputs:
             self._try(output, output.put, items)
 
     def _try(self, output: Output, call: Any, *arguments: Any) -> None:
+        """Call ``call`` to write to ``output``, unless writing has stopped. An error stops writing."""
         if self.trouble:
             return
         try:
@@ -183,7 +206,9 @@ class Outputs(InFront):
             self.trouble = f"{where} cannot be written: {error.strerror}"
 
     def finish(self) -> None:
-        """All was found: writes what is left, and gives the files their names."""
+        """Write what remains, in order if sorted, and rename the files to their final names, after everything was
+        found.
+        """
         if self._sorted is not None:
             for items in self._sorted.in_order():
                 self._put(items)
@@ -200,27 +225,29 @@ class Outputs(InFront):
             self.trouble = error.strerror or "a list cannot be written"
 
     def abandon(self) -> None:
-        """The files do not appear; once more it does nothing."""
+        """Remove the incomplete files. Calling it again has no effect."""
         self._files.__exit__(Refused, Refused("stopped"), None)
 
 
 class _Unwritten(OSError):
-    """An error whose text names the file."""
+    """An error whose text contains the path of the file."""
 
 
 @contextmanager
 def _naming(path: bytes) -> Iterator[None]:
-    """Make what the system refuses the file ``path`` an error that names it."""
+    """Convert errors of the system in the block into ``_Unwritten`` errors that name the file ``path``."""
     try:
         yield
-    except _Unwritten:  # of another file, whose failure removes this one
+    except _Unwritten:  # The error is one of another file, because of which this one is removed.
         raise
     except OSError as error:
         raise _Unwritten(error.errno, f"{shown(path)}: cannot be written: {error.strerror}") from error
 
 
 class _StandardOutput:
-    """Descriptor 1, whatever Python holds back for it; if the user had closed it, it leads nowhere."""
+    """Writes to descriptor 1 directly, without the buffer of Python. Raises EBADF if the user had closed standard
+    output: descriptor 1 then leads to ``/dev/null``.
+    """
 
     def write(self, part: bytes) -> None:
         if sys.stdout.closed:
@@ -231,24 +258,30 @@ class _StandardOutput:
 
 
 class Output(Protocol):
-    """One list."""
+    """Protocol of a writer of one list."""
 
     path: bytes
-    """Empty: standard output."""
+    """Path of the file; empty: standard output."""
     has_begun: bool
-    """Was anything written?"""
+    """True if anything was written."""
 
     def write(self, part: bytes) -> None:
-        """Bytes in its form. Raises ``OSError``, as the others; and ``Refused`` for a name that cannot be listed."""
+        """Write bytes in the format of the list.
+
+        Raise ``OSError`` if that fails, as the other methods do, and ``Refused`` for a name that this format cannot
+        represent.
+        """
 
     def put(self, items: Items) -> None:
-        """Items with their columns."""
+        """Write items with their columns."""
 
     def finish(self) -> None:
-        """That was all."""
+        """Complete the list."""
 
 
 class _Lines:
+    """Writer of a list whose format is text."""
+
     def __init__(self, target: ListTarget, stream: Any, fields: Sequence[str]) -> None:
         self.path = target.path
         self._stream = stream
@@ -271,7 +304,9 @@ class _Lines:
             self._stream.write(part)
 
     def _without_nul(self, part: bytes) -> bytes:
-        """Paths that end with a newline each, of which who reads them makes the same ones."""
+        """Replace the NUL bytes after paths by newlines. Raise ``Refused`` if a path contains a newline, since readers
+        would not get the same path.
+        """
         if b"\n" in part:
             path = next(path for path in part.split(b"\0") if b"\n" in path)
             advice = "write --print0, which ends paths with a NUL, or a list that ends in .jsonl"
@@ -286,6 +321,7 @@ class _Lines:
 
 
 def _output(target: ListTarget, stream: Any, fields: Sequence[str]) -> Output:
+    """Return the writer of a list."""
     if target.form != "parquet":
         return _Lines(target, stream, fields)
     from pcopy.tools.walk_parquet import Parquet

@@ -1,4 +1,4 @@
-"""A list of items as a Parquet file, by pyarrow; loaded where one is wanted."""
+"""Writer of a list in Parquet format, by pyarrow; imported only if it is asked for."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from pcopy.walk.forms import TYPES, told_path, values_of
 from pcopy.walk.matching import Items
 
 GROUP = 1 << 16
-"""Rows that are written together."""
+"""Number of rows that are written in one group."""
 
 _SIGNED = ("atime_ns", "mtime_ns", "ctime_ns")
+"""Fields that may be negative: times before 1970."""
 
 
 def _within(time: int) -> int | None:
@@ -24,11 +25,15 @@ def _within(time: int) -> int | None:
 
 
 class Parquet:
-    """The columns of a CSV, with null where ``path`` is exact, and for times that 64 bits do not hold."""
+    """Writer of a list with the columns of the CSV format.
+
+    ``path_b64`` is null if ``path`` is exact, and a time is null if it does not fit into 64 bits.
+    """
 
     def __init__(self, path: bytes, stream: Any, fields: Sequence[str]) -> None:
         self.path = path
-        self.has_begun = False  # a file is told to have begun to nobody
+        self.has_begun = False  # It is read for standard output only, which is never a Parquet file.
+        """Always False: incomplete files are not reported."""
         self._fields = fields
         text = pyarrow.string()
         columns = [pyarrow.field("path", text, nullable=False), pyarrow.field("path_b64", text)]
@@ -41,6 +46,7 @@ class Parquet:
         ]
         self._schema = pyarrow.schema(columns)
         self._held: list[list[Any]] = [[] for _ in columns]
+        """Rows that are not written yet, by column."""
         self._writer = pyarrow.parquet.ParquetWriter(stream, self._schema, compression="zstd")
 
     def put(self, items: Items) -> None:
@@ -49,19 +55,19 @@ class Parquet:
         columns: list[list[Any]] = [[text for text, _ in paths], [exact or None for _, exact in paths], kinds]
         for name, column in zip(self._fields, values_of(items, self._fields), strict=True):
             columns.append([_within(time) for time in column] if name in _SIGNED else list(column))
-        for held, column in zip(self._held, columns, strict=True):
-            held.extend(column)
+        for pending, column in zip(self._held, columns, strict=True):
+            pending.extend(column)
         if len(self._held[0]) >= GROUP:
             self._flush()
 
     def write(self, part: bytes) -> None:
-        raise AssertionError  # it gets columns
+        raise AssertionError  # Items arrive as columns, by ``put``.
 
     def _flush(self) -> None:
-        arrays = [pyarrow.array(held, each.type) for held, each in zip(self._held, self._schema, strict=True)]
+        arrays = [pyarrow.array(pending, each.type) for pending, each in zip(self._held, self._schema, strict=True)]
         self._writer.write_table(pyarrow.Table.from_arrays(arrays, schema=self._schema))
-        for held in self._held:
-            held.clear()
+        for pending in self._held:
+            pending.clear()
 
     def finish(self) -> None:
         if self._held[0]:

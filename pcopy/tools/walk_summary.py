@@ -1,4 +1,4 @@
-"""The summary of a walk, for people and as JSON."""
+"""The summary of a walk, as text for people and as values for ``--json``."""
 
 from __future__ import annotations
 
@@ -13,27 +13,29 @@ from pcopy.walk.forms import TYPES
 from pcopy.walk.sums import AGES, OTHERS, TOP, WalkSums
 
 _BAR = 40
-"""Characters of the longest bar of a histogram."""
+"""Number of characters of the longest bar of a histogram."""
 
 CALLED = {
     "set_id": "files with a set-user-ID or set-group-ID bit",
-    "world_writable": "items that everybody may write to (directories without a sticky bit)",
+    "world_writable": "items that all users may write to (directories without a sticky bit)",
     "future": "items modified in the future",
     "control_characters": "names with control characters",
-    "not_utf8": "names that are no UTF-8",
+    "not_utf8": "names that are not UTF-8",
     "sparse": "files with holes",
-    "hard_linked": "names of files with several names",
+    "hard_linked": "names of files with several hard links",
 }
+"""Names for people of the kinds of unusual items."""
 _AGES = (
     "in the future",
     *("less than a day", "1 to 7 days", "7 to 30 days", "30 to 90 days", "90 to 180 days", "180 days to a year"),
     *("1 to 2 years", "2 to 5 years", "5 years and more"),
 )
+"""Names of the age classes, for people."""
 assert len(_AGES) == len(AGES) + 2
 
 
 def summary_lines(sums: WalkSums) -> Iterator[str]:
-    """For people."""
+    """Yield the lines for people."""
     for kind in filter(sums.types.__getitem__, TYPES.values()):
         yield f"{sums.types[kind]:>14,}  {kind}"
     yield f"{show_size(sums.size):>14}  in regular files, {show_size(sums.allocated)} allocated for all items"
@@ -57,7 +59,7 @@ def summary_lines(sums: WalkSums) -> Iterator[str]:
 
 
 def summary_of(sums: WalkSums) -> dict[str, object]:
-    """As JSON."""
+    """Return the values for ``--json``."""
     return {
         "types": {kind: sums.types[kind] for kind in TYPES.values() if sums.types[kind]},
         "bytes": sums.size,
@@ -85,51 +87,59 @@ def summary_of(sums: WalkSums) -> dict[str, object]:
 
 
 def _ages(files: Counter[int], sizes: Counter[int] | None = None) -> list[dict[str, object]]:
+    """Return the classes of ages for ``--json``."""
     found: list[dict[str, object]] = []
     for age, number in sorted(files.items()):
-        most = AGES[age - 1] if 0 < age <= len(AGES) else None
-        row: dict[str, object] = {"from_days": None if age == 0 else (0, *AGES)[age - 1], "to_days": most if age else 0}
+        end = AGES[age - 1] if 0 < age <= len(AGES) else None
+        row: dict[str, object] = {"from_days": None if age == 0 else (0, *AGES)[age - 1], "to_days": end if age else 0}
         found.append({**row, "files": number, **({} if sizes is None else {"bytes": sizes[age]})})
     return found
 
 
 def _below(power: int) -> str:
+    """Return the label of a class of sizes, by the exponent of its upper limit (a power of two)."""
     return "empty" if power == 0 else f"below {show_size(1 << power)}"
 
 
 def _fewer(power: int) -> str:
+    """Return the label of a class of numbers of entries, by the exponent of its upper limit (a power of two)."""
     return "empty" if power == 0 else f"below {1 << power:,}"
 
 
 def _histogram(
     title: str, numbers: Mapping[int, int], called: Callable[[int], str], sizes: Mapping[int, int] | None = None
 ) -> Iterator[str]:
+    """Yield the lines of a histogram whose rows are labelled by ``called``."""
     return histogram(
         title, [(called(key), number, sizes[key] if sizes else None) for key, number in sorted(numbers.items())]
     )
 
 
 def histogram(title: str, rows: Sequence[tuple[str, int, int | None]]) -> Iterator[str]:
-    """A line for each row: its number, perhaps its bytes, its name, and a bar. Rows are (name, number, bytes)."""
+    """Yield a title and a line for each row with its number, its bytes if not None, its name, and a bar. Rows are
+    (name, number, bytes).
+    """
     if not rows:
         return
     yield ""
     yield f"{title}:"
-    most = max(number for _, number, _ in rows) or 1
+    largest = max(number for _, number, _ in rows) or 1
     for name, number, size in rows:
-        told = "" if size is None else f"  {show_size(size):>9}"
-        yield f"{number:>14,}{told}  {name:<20} {'#' * max(1, round(_BAR * number / most))}"
+        bytes_text = "" if size is None else f"  {show_size(size):>9}"
+        yield f"{number:>14,}{bytes_text}  {name:<20} {'#' * max(1, round(_BAR * number / largest))}"
 
 
 def _top(title: str, rows: Iterable[tuple[str, bytes]]) -> Iterator[str]:
-    told = [f"{number:>14}  {shown(path)}" for number, path in rows]
-    if told:
+    """Yield the lines of a table of the largest files or directories."""
+    lines = [f"{number:>14}  {shown(path)}" for number, path in rows]
+    if lines:
         yield ""
         yield f"{title}:"
-        yield from told
+        yield from lines
 
 
 def _trees(sums: WalkSums) -> Iterator[str]:
+    """Yield the lines of the table of the largest trees."""
     trees = sums.trees.largest(TOP)
     if not trees:
         return
@@ -138,10 +148,11 @@ def _trees(sums: WalkSums) -> Iterator[str]:
     for path, items, size, allocated in trees:
         yield f"{items:>14,}  {show_size(size):>9}  {show_size(allocated):>9}  {shown(path)}"
     if sums.trees.is_folded:
-        yield "(there were too many directories: some trees are missing here, and count for those around them)"
+        yield "(too many directories: some trees are not listed here, but counted in the trees that contain them)"
 
 
 def _owners(title: str, sums: WalkSums, called: Callable[[int], str]) -> Iterator[str]:
+    """Yield the lines of the table of users or groups."""
     if not sums.owners[title]:
         return
     yield ""
@@ -150,26 +161,31 @@ def _owners(title: str, sums: WalkSums, called: Callable[[int], str]) -> Iterato
         yield f"{items:>14,}  {show_size(size):>9}  {show_size(allocated):>9}  {called(number)}"
 
 
-def _largest_first(sums: WalkSums, what: str) -> list[tuple[int, list[int]]]:
-    return sorted(sums.owners[what].items(), key=lambda each: (-each[1][2], -each[1][0], each[0]))
+def _largest_first(sums: WalkSums, table: str) -> list[tuple[int, list[int]]]:
+    """Return the rows of users or groups, those with the most allocated bytes first."""
+    return sorted(sums.owners[table].items(), key=lambda each: (-each[1][2], -each[1][0], each[0]))
 
 
-def _owner_values(sums: WalkSums, what: str, called: Callable[[int], str]) -> list[dict[str, object]]:
+def _owner_values(sums: WalkSums, table: str, called: Callable[[int], str]) -> list[dict[str, object]]:
+    """Return the rows of users or groups for ``--json``."""
     return [
         {"id": number, "name": called(number), "items": items, "bytes": size, "allocated": allocated}
-        for number, (items, size, allocated) in _largest_first(sums, what)
+        for number, (items, size, allocated) in _largest_first(sums, table)
     ]
 
 
 def _user(number: int) -> str:
+    """Return the name of a user."""
     return _named(number, lambda: pwd.getpwuid(number).pw_name)
 
 
 def _group(number: int) -> str:
+    """Return the name of a group."""
     return _named(number, lambda: grp.getgrgid(number).gr_name)
 
 
 def _named(number: int, name: Callable[[], str]) -> str:
+    """Return the result of ``name``, or the number itself if it has no name."""
     if number == OTHERS:
         return "others"
     try:

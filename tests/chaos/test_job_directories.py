@@ -174,4 +174,4 @@ def test_a_copy_without_a_checkpoint_is_started_again_with_the_same_meaning(
         state.unlink()
         state.mkdir(mode=0o700)
         assert run.process.returncode == STOPPED, err
-        assert b": the job is gone: start it again" + advice in err
+        assert b": the job directory has vanished: start it again" + advice in err

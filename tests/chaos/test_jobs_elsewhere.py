@@ -63,7 +63,7 @@ def test_the_command_that_goes_on_is_one_for_the_shell(tree: Path, area: Path, e
     read = subprocess.run(["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True).stdout
     assert read == b"pcopy\0--resume\0%s\0" % bytes(job)
     other = refused("--checkpoint", job, *BUSY, tree, area / "other", env=env)
-    advice = f"(different: DST): name another directory, or go on with it: {command}\n"
+    advice = f"(different: DST): name another directory, or resume it: {command}\n"
     assert advice in other.stderr.decode(), show(other)
     succeed("--resume", job, ranks=2, env=env)
     check_equal(tree, area / "copy")
@@ -128,7 +128,7 @@ def test_nobody_is_told_to_go_on_with_a_job_that_is_gone(
         run.send_signal(signal.SIGTERM)
         _, err = run.process.communicate(timeout=60)
     assert run.process.returncode == STOPPED, err
-    assert b"pcopy: %s: the job is gone: start it again" % os.fsencode(job) in err
+    assert b"pcopy: %s: the job directory has vanished: start it again" % os.fsencode(job) in err
     assert b"to go on" not in err, err
 
 

@@ -180,7 +180,7 @@ def test_a_newline_is_in_no_list_of_lines(area: Path) -> None:
     assert pverify("-q", "-0", *words).returncode == 1
     assert paths(area / "list", b"\0") == [b"x", b"y\nz"]
     run = pverify("-q", "-0", *words)
-    assert run.returncode == 2 and b"is there already, and kept; --force replaces it" in run.stderr
+    assert run.returncode == 2 and b"already exists and is not replaced; --force replaces it" in run.stderr
     (area / "a/x").unlink()
     assert pverify("-q", "-0", "--force", *words).returncode == 1
     assert paths(area / "list", b"\0") == [b"y\nz"]

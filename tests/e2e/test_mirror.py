@@ -237,8 +237,8 @@ def test_what_was_copied_is_on_storage_before_anything_is_deleted(area: Path) ->
 
 
 REFUSALS: dict[str, tuple[Callable[[Path], list[Argument]], bytes]] = {
-    "no slash": (lambda area: ["--mirror", area / "source", area / "copy"], b"a trailing slash says"),
-    "no slash, absent": (lambda area: ["--delete", area / "source", area / "new"], b"a trailing slash says"),
+    "no slash": (lambda area: ["--mirror", area / "source", area / "copy"], b"SRC needs a trailing slash"),
+    "no slash, absent": (lambda area: ["--delete", area / "source", area / "new"], b"SRC needs a trailing slash"),
     "several": (lambda area: ["--delete", f"{area}/source/", f"{area}/outside/", area / "copy"], b"one SRC"),
     "in DST": (lambda area: ["--mirror", f"{area}/copy/2/", area / "copy"], b"lies in"),
     "a list": (

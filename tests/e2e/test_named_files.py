@@ -401,7 +401,7 @@ def test_a_closed_standard_input_is_no_empty_list(place: Path, line: str, file: 
 
 def test_a_closed_standard_input_answers_no_question(place: Path) -> None:
     run = subprocess.run(["bash", "-c", f"{LINE}/prm src <&-"], check=False, cwd=place, capture_output=True, timeout=60)
-    assert run.returncode == 2 and b"nobody can be asked" in run.stderr and (place / "src/a").exists(), run
+    assert run.returncode == 2 and b"cannot ask for confirmation" in run.stderr and (place / "src/a").exists(), run
 
 
 def test_a_socket_serves_as_standard_stream(place: Path) -> None:

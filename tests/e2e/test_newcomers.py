@@ -67,7 +67,7 @@ MISTAKES = {
     "a dot before the group": Mistake(
         ["--owner", "nosuch.", "data"], "there is no user nosuch., and a colon", "pchmod"
     ),
-    "a new name for what is sent": Mistake(["file", "data/new"], "the last word names a directory", "pbcast"),
+    "a new name for what is sent": Mistake(["file", "data/new"], "the last argument must be a directory", "pbcast"),
     # Shells
     "a pattern that matches nothing": Mistake(["data/*.h5", "archive"], "data/*.h5: does not exist; no name matches"),
     "a pattern in quotes": Mistake(["resu*", "archive"], "results does: a shell replaces no patterns in quotes"),
@@ -166,7 +166,8 @@ MISTAKES = {
         ["--larger-than", "1T", "data", "new"], "data: the filters select nothing in it: no file has such a size"
     ),
     "nothing is so new": Mistake(
-        ["--newer-than", "2100-01-01", "--exclude", "x/", "data", "new"], "never taken; or no file has such an age"
+        ["--newer-than", "2100-01-01", "--exclude", "x/", "data", "new"],
+        "nothing in an excluded directory is selected; or no file has such an age",
     ),
     "one standard input for two": Mistake(
         ["--files-from", "-", "--exclude-from", "-", "data/", "new"], "both read standard input: name a file for one"
@@ -337,4 +338,4 @@ def test_what_a_file_sets_is_told_with_its_place(area: Path) -> None:
     run = pcopy("--config", "../set.yaml", "--exclude", "nothing", ".", area / "copy", cwd=area / "source")
     refused(run, "pcopy", "which is copied from or to; write it elsewhere (errors: ../set.yaml:1)")
     run = pcopy("--config", "set.yaml", "--errors", "own.jsonl", "source/", "copy", cwd=area)
-    refused(run, "pcopy", "is never taken (exclude: set.yaml:2)")
+    refused(run, "pcopy", "is selected (exclude: set.yaml:2)")

@@ -267,4 +267,4 @@ def test_what_is_wrong_is_refused(area: Path, words: tuple[str, ...], parts: lis
 
 def test_a_directory_of_others_is_refused(area: Path) -> None:
     require_root("be another user")
-    assert_refused(pdbench(*QUICK, area, user=NOBODY), "may not be written")
+    assert_refused(pdbench(*QUICK, area, user=NOBODY), "no permission to create files")

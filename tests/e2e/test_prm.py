@@ -273,7 +273,7 @@ def test_interrupted_the_same_command_goes_on(area: Path, outside: Path, number:
         assert run.process.returncode == 75, err
         assert not run.survivors()
     assert b"not reached" in out
-    assert b"the same command goes on" in out
+    assert b"repeat the command to continue" in out
     assert 0 < number_of(tree) < items
     assert prm("--yes", tree, ranks=ranks).returncode == 0
     assert os.listdir(area) == ["outside"]

@@ -93,7 +93,7 @@ def test_what_stays_of_whole_directories(area: Path) -> None:
     (tree / "replaced").rename(tree / "moved")
     (tree / "replaced").mkdir()
     run = prm("--yes", "--recursive", "--json", "--from", "list.jsonl", cwd=area, ranks=2)
-    assert run.returncode == 1 and b"tree/replaced: stat: it is another one than was listed" in run.stderr, show(run)
+    assert run.returncode == 1 and b"tree/replaced: stat: it is not the item that was listed" in run.stderr, show(run)
     assert not (tree / "c").exists() and (tree / "replaced").exists()
     (tree / "a/b/mounted").mkdir()
     subprocess.run(["mount", "--bind", tree / "keep", tree / "a/b/mounted"], check=True)
@@ -126,7 +126,7 @@ def test_the_list_may_come_from_a_pipe(area: Path) -> None:
     assert run.returncode == 1 and f"{area}/tree/a: rmdir: Directory not empty".encode() in run.stderr, show(run)
     assert items(area / "tree") == [b"./a", b"./a/2", b"./c", b"./keep", b"./keep/4"]
     run = prm("--from", "-", ranks=1, cwd=area / "tree", **given("keep/4"))
-    assert run.returncode == 2 and b"nobody can be asked" in run.stderr and (area / "tree/keep/4").exists()
+    assert run.returncode == 2 and b"cannot ask for confirmation" in run.stderr and (area / "tree/keep/4").exists()
     run = prm("--dry-run", "--from", "-", ranks=2, cwd=area / "tree", **given("c", "keep/4"))
     assert run.stdout.startswith(b"delete ./keep/4\ndelete ./c\n2 found = 2 would be removed"), show(run)
     assert b"\n  1 directory among them, if nothing else is in them\n" in run.stdout
@@ -173,7 +173,7 @@ def test_a_saved_listing_is_compared(area: Path) -> None:
     told = json.loads(run.stdout)
     assert run.returncode == 1 and (told["removed"], told["failed"]) == (3, 6), show(run)
     for name in ("longer", "later", "moved", "link", "typed"):
-        assert f"{tree}/{name}: stat: it is another one than was listed, or was changed since".encode() in run.stderr
+        assert f"{tree}/{name}: stat: it is not the item that was listed, or has changed since".encode() in run.stderr
         assert os.path.lexists(tree / name)
     assert not (tree / "same").exists() and not (tree / "a/2").exists() and not (tree / "keep/4").exists()
 
@@ -256,7 +256,7 @@ def test_lines_that_contradict_each_other(area: Path) -> None:
     (area / "list").write_text("".join(json.dumps(line) + "\n" for line in lines))
     run = prm("--yes", "--json", "--from", area / "list", ranks=1)
     assert run.returncode == 1 and json.loads(run.stdout)["removed"] == 1, show(run)
-    assert run.stderr.count(b"the list tells of it twice, and not the same: it stays") == 2
+    assert run.stderr.count(b"the list has it twice, with different properties: not processed") == 2
     assert [(area / name).exists() for name in names] == [True, True, False]
 
 

@@ -107,7 +107,7 @@ def test_wants_yes_where_nobody_can_be_asked(area: Path) -> None:
     (area / "tree").mkdir()
     run = prm(area / "tree")
     assert run.returncode == 2
-    assert b"--yes removes without a question" in run.stderr
+    assert b"use --yes to remove without confirmation" in run.stderr
     assert os.listdir(area) == ["tree"]
 
 

@@ -40,7 +40,7 @@ def test_it_makes_the_second_tree_equal(trees: Path, ranks: int) -> None:
 def test_it_says_its_own_name(trees: Path) -> None:
     run = psync(trees / "a", trees / "b")
     told = run.stderr.decode()
-    assert run.returncode == 2 and told.startswith(f"psync: {trees}/a: with psync a trailing slash says")
+    assert run.returncode == 2 and told.startswith(f"psync: {trees}/a: with psync SRC needs a trailing slash")
     assert f"psync {trees}/a/ {trees}/b;" in told and "pcopy" not in told.replace(str(trees), "")
     run = psync(trees / "a")
     assert run.stderr.startswith(b"psync: DST is missing after ") and run.stderr.endswith(b"see psync --help\n"), show(

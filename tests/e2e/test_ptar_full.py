@@ -68,12 +68,12 @@ def test_full_file_system_keeps_what_was_archived(
         done = ptar(*line, ranks=ranks, cwd=tmp_path)
         assert done.returncode == 75, show(done)
         assert b"the archive cannot be written: write: No space left on device" in done.stderr, show(done)
-        assert b"goes on with" in done.stdout, show(done)
+        assert b"to continue with" in done.stdout, show(done)
 
         make_room(place, kind)
         done = ptar(*line, *(() if "--resume" in words else ("--resume",)), ranks=ranks, cwd=tmp_path)
         assert done.returncode == 0, show(done)
-        found = re.search(rb"went on: (\d+) of \d+ pieces", done.stdout)
+        found = re.search(rb"resumed: (\d+) of \d+ pieces", done.stdout)
         assert found is not None and int(found[1]) > 0, show(done)
         assert left(place) == []
         unpacked = tmp_path / "unpacked"

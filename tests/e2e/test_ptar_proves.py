@@ -160,7 +160,7 @@ def test_a_byte_that_was_flipped_shows(tree: Path, signature: Path, tmp_path: Pa
         ([member("../out", b"x")], b"contains .."),
         ([member("d/l", kind=tarfile.LNKTYPE, link="nowhere")], b"is a hard link"),
         ([member("f", b"x"), member("f/in", b"x")], b"a file has the name of the directory f"),
-        ([], b"holds nothing"),
+        ([], b"the archive is empty"),
     ],
 )
 def test_what_is_no_tree_has_no_signature(members: Sequence[Made], why: bytes, tmp_path: Path) -> None:
@@ -177,8 +177,8 @@ def test_refusals(tmp_path: Path) -> None:
         (["-x", "--signature", "s"], b"-c and -t"),
         (["-t", "--errors", "e"], b"--errors goes with -c and -x"),
         (["-t", "--signature", "s", "--log", "l"], b"--log goes with -c and -x"),
-        (["-t", "--report", "r.json"], b"--report tells what many processes do"),
-        (["-t", "--metrics", "m.prom"], b"--metrics tells what many processes do"),
+        (["-t", "--report", "r.json"], b"--report describes the work of several ranks"),
+        (["-t", "--metrics", "m.prom"], b"--metrics describes the work of several ranks"),
     ):
         before = archive.read_bytes()
         done = ptar(*words, "-f", archive, cwd=tmp_path)

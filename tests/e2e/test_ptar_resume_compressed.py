@@ -227,8 +227,8 @@ def test_a_full_file_system(how: str, tree: Path, first: Path) -> None:
         subprocess.run(["mount", "-o", "remount,size=64M", small], check=True)
         done = ptar(*words, ranks=3)
         assert done.returncode == 0, show(done)
-        assert b"went on: " in done.stdout
-        assert b"went on: 0 of" not in done.stdout
+        assert b"resumed: " in done.stdout
+        assert b"resumed: 0 of" not in done.stdout
         assert left(small) == []
         assert_same(first.parent / whole_name(how), small / "a.tar")
 
@@ -239,7 +239,7 @@ def test_a_signal_keeps_what_is_made(tree: Path, first: Path) -> None:
         run.run.send_signal(signal.SIGTERM)
         done = run.go_on()
     assert done.returncode == 75, show(done)
-    assert b"goes on with" in done.stdout
+    assert b"to continue with" in done.stdout
     assert go_on(tree, "--zstd", ranks=2)["pieces_resumed"] > 0
     assert_as_whole(tree, first, "--zstd")
 

@@ -204,7 +204,7 @@ def test_a_signature_that_contradicts_itself(place: Path, area: Path, key: str) 
     text = re.sub(rf"^{key}: (\d+)$", lambda found: f"{key}: {int(found[1]) + 1}", before, flags=re.MULTILINE)
     assert text != before
     (area / "sig").write_text(text)
-    assert_trouble(pverify("-q", area / "sig", place / "b", ranks=2), f"{area}/sig: contradicts itself")
+    assert_trouble(pverify("-q", area / "sig", place / "b", ranks=2), f"{area}/sig: is damaged")
     run = pverify("-q", "--json", area / "sig", place / "b", ranks=2)
     (summary,) = json_lines(run)
     assert (run.returncode, summary["same"], summary["exit_status"]) == (2, None, 2), show(run)
@@ -287,7 +287,7 @@ def test_what_cannot_be_read_is_trouble(area: Path, size: int) -> None:
         fault.check()
         assert (run.returncode, run.stdout) == (2, b""), show(run)
         assert f"pverify: {area}/b/bad: read: Remote I/O error (EREMOTEIO)\n".encode() in run.stderr, show(run)
-        assert b"could not be read: nothing is proved\n" in run.stderr
+        assert b"could not be read: the result is unknown\n" in run.stderr
     assert ((area / "sig").read_bytes(), (area / "manifest").read_bytes()) == old
 
 

@@ -364,7 +364,7 @@ REFUSED = {
     ("-type", "f", "-regex", "x"): "-regex: write -name",
     ("-readable",): "-perm examines mode bits only",
     ("-output", "x"): "unknown test -output",
-    ("--output", "x"): "x: its name says what it holds",
+    ("--output", "x"): "x: its format is chosen by its extension",
     ("--output", "nowhere/x.csv"): "nowhere/x.csv",
     ("--sort=colour",): "is none of path",
     ("--fields", "colour"): "colour: is none of mode",

@@ -35,7 +35,7 @@ def test_files_that_are_there(area: Path) -> None:
     (area / "thesis.txt").write_text("mine")
     run = pwalk("--output", "thesis.txt", ".", cwd=area)
     assert run.returncode == 2
-    assert b"may be anything; name another file, or write --force" in run.stderr
+    assert b"is not recognised as an older file of this kind; name another file, or use --force" in run.stderr
     assert (area / "thesis.txt").read_text() == "mine"
     for _ in range(2):
         run = pwalk("--output", "list.csv", "-q", ".", cwd=area, ranks=1)
@@ -287,7 +287,7 @@ def test_a_list_that_breaks_late(area: Path) -> None:
     (area / "broken.jsonl").write_bytes(head + line * 30000 + b"nonsense\n")
     run = pwalk("--from", area / "broken.jsonl", ranks=2)
     assert run.returncode == 2 and b": line 30002: is not a JSON object" in run.stderr, show(run)
-    assert run.stdout and run.stderr.endswith(b"; standard output has some of what stands before that, and not all\n")
+    assert run.stdout and run.stderr.endswith(b"; the list on standard output is incomplete\n")
     (area / "cut.jsonl").write_bytes(head + line * 30000 + line[:-1])
     run = pwalk("--from", area / "cut.jsonl", ranks=2)
     assert (run.returncode, run.stdout) == (2, b"") and b": line 30002: has no end" in run.stderr, show(run)

@@ -49,7 +49,7 @@ def test_after_a_failure_none_is_written(area: Path, failing: Path, policy: str)
     assert run.returncode == 1, show(run)
     told = summary(run)
     assert (told["failed"], told["signature"]) == (1, None)
-    assert b"pcopy: no signature or manifest was written, since not everything is there\n" in run.stderr
+    assert b"pcopy: no signature or manifest was written, since not everything was copied\n" in run.stderr
     assert_nothing_written(area)
 
 
@@ -225,7 +225,7 @@ def test_no_room_for_it(area: Path, failing: Path, option: str) -> None:
         told = summary(run)
         assert (told["failed"], told["signature"]) == (0, None)
         assert f"pcopy: {small}/file: the {option} could not be written: ".encode() in run.stderr, show(run)
-        assert b"No space left on device" in run.stderr and b"not everything is there" not in run.stderr
+        assert b"No space left on device" in run.stderr and b"not everything was copied" not in run.stderr
         assert sorted(path.name for path in small.iterdir()) == ["file", "filler"]
         assert (small / "file").read_bytes() == OLD
     assert differences(failing, area / "copy") == []

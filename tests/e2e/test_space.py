@@ -155,7 +155,7 @@ def test_a_line_warns_once_all_is_found(area: Path) -> None:
     assert told.told == []
     watch.progress("copy", Totals(found_bytes=much), ())
     watch.progress("copy", Totals(found_bytes=much), ())
-    assert len(told.told) == 1 and "are to be copied yet" in told.told[0]
+    assert len(told.told) == 1 and "remain to be copied" in told.told[0]
     little = Notices()
     RoomWatch(little, bytes(area)).progress("copy", Totals(found_bytes=much, skipped_bytes=much), ())
     assert little.told == []

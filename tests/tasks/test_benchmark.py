@@ -51,7 +51,7 @@ def test_what_varies_much_is_no_advice() -> None:
     taken = [created(ranks, True, ranks + rate, turn) for ranks in (1, 2, 4) for turn, rate in enumerate(noise, 1)]
     (line,) = advice(medians(taken))
     assert line.startswith(
-        "no advice: repeats of a measurement differ by 63%: they were too short, or others work here"
+        "no advice: repeats of a measurement differ by 63%: they were too short, or other programs use the file system"
     )
     assert values_of(medians(taken))["best"] is None
     little = [
@@ -78,7 +78,7 @@ def test_one_rank_meets_no_wall_and_each_layout_is_compared_with_itself() -> Non
         "creating is fastest with 2 ranks in directories of their own: 2,000/s, 2.0 times as fast as one by one"
         in lines
     )
-    assert [line for line in lines if line.startswith("one directory is a wall: creating in it reaches 8%")]
+    assert [line for line in lines if line.startswith("one directory is a bottleneck: creating files in it reaches 8%")]
 
 
 def test_only_what_was_made_is_removed(area: Path) -> None:

@@ -1,1 +1,1 @@
-"""Measures a file system: steps that all ranks do together, and what each of them has measured."""
+"""Tasks of ``pdbench``: measurements of a file system that all ranks make together, step by step."""

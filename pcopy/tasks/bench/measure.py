@@ -1,8 +1,9 @@
-"""Prepare, RankReady, Measure, Told: one step of a benchmark, on each of its ranks, led by rank 0.
+"""Tasks of one step of a benchmark, on each rank that takes part: prepare, wait until all are ready, measure, report to
+rank 0.
 
-All is done in a private directory below the root, which the first step makes. What is timed are the calls and what
-pcopy itself needs around them in a batch; names are made before. The steps of round 0, which warm up, have files of
-other names, and are not counted.
+Everything happens in a private directory in the root, which the first step creates. The measured time includes the
+system calls and the overhead of pcopy in a batch; names are generated before. The steps of round 0 warm up: their files
+have other names, and their results are not counted.
 """
 
 from __future__ import annotations
@@ -32,31 +33,37 @@ from pcopy.tasks.bench.private import DIRECTORY, Private, open_private
 from pcopy.tasks.bench.steps import Notebook, Step, Test, Timed
 
 MOST_ROWS = 1024
-"""Rows of one batch; it begins with few, and has more as long as a batch takes a small part of the time."""
+"""Maximum number of files in one batch. The first batch is small, and later ones grow while a batch takes a small share
+of the time.
+"""
 
 PART = 16
-"""A batch takes this part of a step's time at most, if that can be foreseen."""
+"""Divisor of the time of a step: a batch grows only while it is expected to take no more than this fraction of it."""
 
 SLICE = 2_000_000
-"""Nanoseconds after which a rank looks up from writing and reading: that takes some microseconds."""
+"""Nanoseconds after which a rank that writes or reads yields to handle messages, which takes some microseconds."""
 
 _PATTERN = 1 << 20
-"""Random bytes of which blocks are made: what is all zeros may be compressed, or not stored at all."""
+"""Bytes of random data that fill the blocks: blocks of zeros might be compressed, or not be stored at all."""
 
 _FOR_EVER = 1 << 60
-"""Microseconds: what is not measured is done to its end."""
+"""Microseconds of a step that is not measured and must run to its end."""
 
 Part = Generator[Ticket | None, None, tuple[int, int, int]]
-"""A test as it runs; returns what it has counted, and its begin and end in nanoseconds."""
+"""Type of a running test: a generator that returns the number of operations or bytes, and its start and end in
+nanoseconds.
+"""
 
 
 def private_name(job: Job) -> bytes:
-    """Of the directory in which all is done."""
+    """Return the name of the private directory of the job."""
     return b".pdbench-%s" % job.name.encode()
 
 
 class OfStep(Kind, is_note=False):
-    """It is about no directory that the job knows. ``step`` is a ``Step``."""
+    """Base class of the tasks of a step, which concern no directory of the job. ``step`` holds the fields of a
+    ``Step``.
+    """
 
     step: tuple[int, int, int, bool, int, int, int, int, bool]
 
@@ -65,8 +72,13 @@ class OfStep(Kind, is_note=False):
 
 
 class Prepare(OfStep, code=150, doing="preparing a measurement"):
-    """Makes and opens what the step needs, and tells rank 0 that this rank is ready. The rank ``whose`` files are
-    looked at has ``made`` so many, or so many bytes; ``private`` is the inode of the directory; 0: it is to be made."""
+    """Creates and opens what the step needs, and reports to rank 0 that this rank is ready.
+
+    Fields:
+    - ``whose``: the rank whose files are read or examined.
+    - ``made``: the number of files that rank has created, or the number of bytes that it has written.
+    - ``private``: the inode of the private directory; 0 if it must be created.
+    """
 
     whose: int
     made: int
@@ -83,7 +95,9 @@ class Prepare(OfStep, code=150, doing="preparing a measurement"):
 
 
 class RankReady(Note, code=151, doing="waiting for all ranks"):
-    """A rank has prepared the step: once all have, all measure."""
+    """Reports to rank 0 that a rank has prepared the step. When all have, rank 0 starts the measurement on
+    all of them.
+    """
 
     def run(self, rank: Rank, result: Result) -> None:
         book = notebook_of(rank)
@@ -96,7 +110,7 @@ class RankReady(Note, code=151, doing="waiting for all ranks"):
 
 
 class Measure(OfStep, code=152, doing="measuring"):
-    """Does the test, and tells rank 0 how much and how long."""
+    """Runs the test, and reports to rank 0 the number of operations or bytes, and the time."""
 
     def run(self, rank: Rank, result: Result) -> Steps:
         step = Step(*self.step)
@@ -112,8 +126,8 @@ class Measure(OfStep, code=152, doing="measuring"):
         result.spawn(Told(rank.number, begin, end, number), owner=0)
 
 
-class Told(Note, code=153, doing="noting what was measured"):
-    """What a rank has measured; after the last one of a step the next one begins."""
+class Told(Note, code=153, doing="recording what was measured"):
+    """Reports to rank 0 what a rank has measured. After the last report of a step, the next step starts."""
 
     number: int
     begin: int
@@ -128,41 +142,47 @@ class Told(Note, code=153, doing="noting what was measured"):
 
 
 def first_tasks(book: Notebook, hosts: Sequence[str]) -> list[tuple[int, Prepare]]:
-    """Those of the next step, each with its rank; none if all are over. ``hosts`` as ``neighbours``."""
+    """Return the first tasks of the next step, each with its rank; none after the last step. ``hosts`` as in
+    ``neighbours``.
+    """
     step = book.begin_next()
     if step is None:
         return []
     looks = step.test in (Test.STAT, Test.OPEN, Test.READ, Test.READDIR)
-    whose = neighbours(hosts, step.ranks) if looks else range(step.ranks)
+    owners = neighbours(hosts, step.ranks) if looks else range(step.ranks)
     inode = book.private.inode if book.private else 0
-    return [(number, Prepare(step[:], other, book.made.get(other, 0), inode)) for number, other in enumerate(whose)]
+    return [(number, Prepare(step[:], owner, book.made.get(owner, 0), inode)) for number, owner in enumerate(owners)]
 
 
 def notebook_of(rank: Rank) -> Notebook:
-    """Of rank 0."""
+    """Return the notebook, on rank 0."""
     return cast(Notebook, rank.sink)
 
 
 def neighbours(hosts: Sequence[str], ranks: int) -> list[int]:
-    """Whose files each of so many ranks looks at and reads: those of one of them on another host, whose caches are
-    others; if there is none, of another rank. ``hosts`` are each rank's; empty: all are on one."""
+    """Return for each of ``ranks`` ranks the rank whose files it reads and examines.
+
+    That rank is on another host, whose caches do not help this one; if there is only one host, it is another rank.
+    ``hosts`` are the host names of all ranks; empty: all are on one host.
+    """
     groups: dict[str, list[int]] = {}
     for rank in range(ranks):
         groups.setdefault(hosts[rank] if hosts else "", []).append(rank)
     order = [rank for group in groups.values() for rank in group]
     if len(groups) == 1:
         return [*order[1:], order[0]]
-    far = max(map(len, groups.values()))  # leads out of each host that has no more than half of them
-    whose = dict(zip(order, (*order[far:], *order[:far]), strict=True))
+    # Rotating by the size of the largest group leads to another host, unless one host has more than half of the ranks.
+    shift = max(map(len, groups.values()))
+    owner_of = dict(zip(order, (*order[shift:], *order[:shift]), strict=True))
     for group in groups.values():
-        here = set(group)
-        elsewhere = cycle([rank for rank in order if rank not in here])
-        whose |= {rank: next(elsewhere) for rank in group if whose[rank] in here}
-    return [whose[rank] for rank in range(ranks)]
+        host_ranks = set(group)
+        elsewhere = cycle([rank for rank in order if rank not in host_ranks])
+        owner_of |= {rank: next(elsewhere) for rank in group if owner_of[rank] in host_ranks}
+    return [owner_of[rank] for rank in range(ranks)]
 
 
 def give_up(rank: Rank, result: Result, problem: Problem) -> None:
-    """A test that fails says nothing of the file system: the steps end with it."""
+    """Report a failed test. No further step starts: a test that fails says nothing about the file system."""
     result.count(counts.FOUND)
     result.count(counts.FAILED)
     path = os.path.join(rank.job.roots[0].target_shown, private_name(rank.job))
@@ -170,58 +190,61 @@ def give_up(rank: Rank, result: Result, problem: Problem) -> None:
 
 
 class Bench:
-    """What a rank keeps between two steps."""
+    """The state of one rank between two steps."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self._private = self._directory = self._file = -1
         self._block: mmap | None = None
         self._segmented = b""
-        """The name of the file that all ranks have written last, on rank 0."""
+        """On rank 0: name of the last file that all ranks wrote together."""
         self._whose = rank.number
         self._made = 0
         self._names: dict[bytes, list[bytes]] = {}
-        """Those of files that were made or looked at last, by how they begin."""
+        """File names that were generated last, by their prefix."""
         self._files: list[bytes] = []
-        """Those of this rank that are there, by their names."""
+        """Names of this rank's files that exist."""
         self._others: list[bytes] = []
-        """Those that the test takes: this rank's, or another's."""
+        """Names of the files that the test uses: those of this rank, or of another one."""
         self._renamed: list[bytes] = []
+        """New names for the test RENAME."""
 
     def close(self) -> None:
+        """Close all descriptors."""
         for descriptor in (self._private, self._directory, self._file):
             if descriptor >= 0:
                 let_go(descriptor)
 
-    def prepare(self, step: Step, whose: int, made: int, private: int) -> None:
-        """Raises ``OSError``. The arguments are those of ``Prepare``."""
+    def prepare(self, step: Step, owner: int, made: int, private: int) -> None:
+        """Create and open what the step needs. Raise ``OSError``. The arguments are those of ``Prepare``."""
         rank, test = self._rank, Test(step.test)
-        self._whose, self._made = whose, made
+        self._whose, self._made = owner, made
         self._open_private(private)
         if test.moves:
-            self._prepare_data(step, test, whose)
+            self._prepare_data(step, test, owner)
             return
         if rank.kernel.pool is not None:
             rank.kernel.pool.want(step.in_flight if step.in_flight > 1 else 0)
         if test == Test.CREATE:
-            self._files = self._named(step, whose, step.most)
+            self._files = self._named(step, owner, step.most)
             if not step.shared or rank.number == 0:
                 with failing("mkdir"):
-                    os.mkdir(_directory_of(step, whose), 0o700, dir_fd=self._private)
-        self._others = self._files if whose == rank.number else self._named(step, whose, made)
+                    os.mkdir(_directory_of(step, owner), 0o700, dir_fd=self._private)
+        self._others = self._files if owner == rank.number else self._named(step, owner, made)
         self._renamed = [b"r" + name for name in self._files] if test == Test.RENAME else []
 
-    def _named(self, step: Step, whose: int, number: int) -> list[bytes]:
-        """The names of the first files of a rank."""
-        stem = b"%s%d." % (b"" if step.round else b"w", whose)
+    def _named(self, step: Step, owner: int, number: int) -> list[bytes]:
+        """Return the names of the first ``number`` files of the rank ``owner``."""
+        stem = b"%s%d." % (b"" if step.round else b"w", owner)
         names = self._names.get(stem, [])
         if len(names) < number:
             names = [b"%s%d" % (stem, each) for each in range(number)]
-            own = b"%d." % self._rank.number
-            self._names = {key: kept for key, kept in self._names.items() if key == own} | {stem: names}
+            own_prefix = b"%d." % self._rank.number
+            self._names = {key: kept for key, kept in self._names.items() if key == own_prefix} | {stem: names}
         return names[:number]
 
     def _open_private(self, inode: int) -> None:
+        """Open the private directory; create it if ``inode`` is 0."""
         if self._private >= 0:
             return
         root, name = self._rank.descriptors[0].target, private_name(self._rank.job)
@@ -231,19 +254,20 @@ class Bench:
         private = notebook_of(self._rank).private = Private(root, name)
         self._private = os.dup(private.descriptor)
 
-    def _prepare_data(self, step: Step, test: Test, whose: int) -> None:
+    def _prepare_data(self, step: Step, test: Test, owner: int) -> None:
+        """Open the file of a data test, and fill the block with random data. Raise ``OSError``."""
         direct = os.O_DIRECT if step.direct else 0
         if self._block is None or len(self._block) != step.block:
-            self._block = mmap(-1, step.block)  # which begins with a page, as direct I/O wants it
+            self._block = mmap(-1, step.block)  # It is aligned to a page, as direct I/O requires.
             pattern = os.urandom(min(_PATTERN, step.block))
             for at in range(0, step.block, len(pattern)):
                 self._block[at : at + len(pattern)] = pattern[: step.block - at]
-        name = b"data.%d.%d.%d" % (step.round, step.ranks, step.block) if step.shared else b"data.%d" % whose
+        name = b"data.%d.%d.%d" % (step.round, step.ranks, step.block) if step.shared else b"data.%d" % owner
         if test == Test.WRITE:
-            for old in filter(None, (b"data.%d" % whose, self._segmented)):
+            for old in filter(None, (b"data.%d" % owner, self._segmented)):
                 remove(self._private, old)
             self._segmented = name if step.shared and self._rank.number == 0 else b""
-            flags = NEW & ~os.O_EXCL if step.shared else NEW  # who comes first makes it
+            flags = NEW & ~os.O_EXCL if step.shared else NEW  # The first rank creates a shared file.
             with failing("create"):
                 self._file = open_patiently(name, flags | direct, 0o600, dir_fd=self._private)
             return
@@ -252,7 +276,7 @@ class Bench:
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def run(self, step: Step) -> Part:
-        """The test; raises ``OSError``."""
+        """Run the test of the step. Raise ``OSError``."""
         test = Test(step.test)
         if test == Test.WRITE:
             return self._write(step)
@@ -261,6 +285,7 @@ class Bench:
         return self._in_directory(step, test)
 
     def _in_directory(self, step: Step, test: Test) -> Part:
+        """Run a metadata test in the directory of the step."""
         name = _directory_of(step, self._whose)
         with failing("open"):
             self._directory = open_patiently(name, DIRECTORY, dir_fd=self._private)
@@ -268,30 +293,30 @@ class Bench:
             if test == Test.READDIR:
                 return (yield from self._list(step))
             if test == Test.CLEAR:
-                part = yield from self._call(step._replace(microseconds=_FOR_EVER), Call.UNLINK, self._files)
+                measured = yield from self._call(step._replace(microseconds=_FOR_EVER), Call.UNLINK, self._files)
                 if not step.shared:
                     with failing("rmdir"):
                         os.rmdir(name, dir_fd=self._private)
-                return part
+                return measured
             return (yield from self._call(step, Call(test), self._others))
         finally:
             descriptor, self._directory = self._directory, -1
             let_go(descriptor)
 
     def _call(self, step: Step, call: Call, files: list[bytes]) -> Part:
-        """One call for each file, in batches."""
+        """Make one system call for each of ``files``, in batches, until the time of the step is over."""
         kernel, new_names = self._rank.kernel, self._renamed
         begin = now = time.monotonic_ns()
         end = begin + step.microseconds * 1000
         at, rows = 0, 4 * step.in_flight
         while at < len(files) and now < end:
-            some = slice(at, at + rows)
-            batch = Trial(self._directory, pack_names(files[some]), call, pack_names(new_names[some]))
+            chosen = slice(at, at + rows)
+            batch = Trial(self._directory, pack_names(files[chosen]), call, pack_names(new_names[chosen]))
             verdicts = (yield from waited(kernel, kernel.submit(batch))).verdicts
             for row in verdicts.rows(Code.FAILED):
                 raise verdicts.problem(row)
-            at, before, now = at + len(verdicts), now, time.monotonic_ns()
-            if (now - before) * 2 * PART < end - begin:
+            at, start, now = at + len(verdicts), now, time.monotonic_ns()
+            if (now - start) * 2 * PART < end - begin:
                 rows = min(MOST_ROWS, 2 * rows)
         if call == Call.CREATE:
             self._files = files[:at]
@@ -302,7 +327,7 @@ class Bench:
         return at, begin, now
 
     def _list(self, step: Step) -> Part:
-        """All names of the directory, again and again."""
+        """List the directory repeatedly until the time of the step is over."""
         kernel, number = self._rank.kernel, 0
         begin = now = time.monotonic_ns()
         end = begin + step.microseconds * 1000
@@ -318,7 +343,7 @@ class Bench:
         return number, begin, now
 
     def _write(self, step: Step) -> Part:
-        """Up to ``step.most`` bytes, and what brings them to storage."""
+        """Write up to ``step.most`` bytes and sync them; the sync is part of the measured time."""
         assert self._block is not None
         block, at, start = memoryview(self._block), 0, self._start(step)
         begin = now = looked_up = time.monotonic_ns()
@@ -339,10 +364,13 @@ class Bench:
         return at, begin, now
 
     def _start(self, step: Step) -> int:
-        """Where the segment begins that is written or read."""
+        """Return the offset at which this rank starts to write or read: that of its segment, if all ranks
+        use one file.
+        """
         return self._whose * step.most if step.shared else 0
 
     def _read(self, step: Step) -> Part:
+        """Read the file, or the segment of it, that a rank wrote."""
         assert self._block is not None
         block, at, start = [memoryview(self._block)], 0, self._start(step)
         begin = now = looked_up = time.monotonic_ns()
@@ -361,5 +389,6 @@ class Bench:
         return at, begin, now
 
 
-def _directory_of(step: Step, whose: int) -> bytes:
-    return b"%d.shared" % step.round if step.shared else b"%d.%d" % (step.round, whose)
+def _directory_of(step: Step, owner: int) -> bytes:
+    """Return the name of the directory for the files of the rank ``owner``."""
+    return b"%d.shared" % step.round if step.shared else b"%d.%d" % (step.round, owner)

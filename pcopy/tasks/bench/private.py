@@ -1,7 +1,7 @@
-"""The directory in which all is measured: rank 0 makes it, and removes it.
+"""The private directory in which everything is measured. Rank 0 creates and removes it.
 
-Rule: who may rename in the directory above can put another one in its place. So what is in it is removed by the
-descriptor that was opened when it was made; and the name only if it still leads there.
+Rule: a user who may rename in the parent directory can put another directory in its place. So its contents are removed
+through the descriptor that was opened at its creation, and its name only if it still refers to that directory.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from pcopy.fsio.patience import open_patiently
 from pcopy.fsio.problem import Problem, failing
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""Flags for opening a directory; not through a symbolic link."""
 _REPLACED = "something else was put in its place meanwhile"
+"""Text of the error for a directory that is not the one that was created."""
 
 
 def _empty(directory: int) -> None:
-    """Remove everything in a directory. A listing may have a name twice. Raises ``OSError``."""
+    """Remove everything in a directory. A listing may have a name twice. Raise ``OSError``."""
     for name in set(names_in(directory)):
         try:
             os.unlink(name, dir_fd=directory)
@@ -31,10 +33,12 @@ def _empty(directory: int) -> None:
 
 
 class Private:
-    """It is there as soon as this is made; on rank 0."""
+    """The private directory on rank 0; it is created with this object."""
 
     def __init__(self, root: int, name: bytes) -> None:
-        """In an open directory, which is the caller's. Raises ``Problem``."""
+        """Create the directory ``name`` in the open directory ``root``, which remains the caller's. Raise
+        ``Problem``.
+        """
         self._name = name
         try:
             os.mkdir(name, 0o700, dir_fd=root)
@@ -51,7 +55,7 @@ class Private:
         self._root = os.dup(root)
 
     def remove(self) -> str:
-        """Returns what there is to say of what is left, if anything is. May be called again."""
+        """Remove the directory with its contents. Return a text about what remains, or "". May be called again."""
         if self.descriptor < 0:
             return ""
         try:
@@ -59,19 +63,20 @@ class Private:
             if os.fstat(self.descriptor).st_nlink and not self._is_named():
                 return "was moved or replaced meanwhile; what was measured in it is removed: remove the empty directory"
             os.rmdir(self._name, dir_fd=self._root)
-        except FileNotFoundError:  # somebody else has removed it
+        except FileNotFoundError:  # Another process has removed it.
             pass
         except OSError as error:
-            return f"could not be removed: {error.strerror}; remove it"
+            return f"could not be removed: {error.strerror}; remove it yourself"
         self._close()
         return ""
 
     def _is_named(self) -> bool:
+        """True if the name still refers to this directory."""
         try:
-            there = os.stat(self._name, dir_fd=self._root, follow_symlinks=False)
+            status = os.stat(self._name, dir_fd=self._root, follow_symlinks=False)
         except FileNotFoundError:
             return False
-        return os.path.samestat(there, os.fstat(self.descriptor))
+        return os.path.samestat(status, os.fstat(self.descriptor))
 
     def _close(self) -> None:
         let_go(self.descriptor)
@@ -80,7 +85,9 @@ class Private:
 
 
 def open_private(root: int, name: bytes, inode: int) -> int:
-    """What rank 0 has made, by its ``inode``; raises ``Problem``."""
+    """Return a descriptor of the directory that rank 0 has created, which is checked by its ``inode``. Raise
+    ``Problem``.
+    """
     with failing("open"):
         descriptor = open_patiently(name, DIRECTORY, dir_fd=root)
         if os.fstat(descriptor).st_ino != inode:

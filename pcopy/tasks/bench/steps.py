@@ -1,7 +1,7 @@
-"""What is measured: a step is one test by so many ranks; and what rank 0 keeps of it.
+"""The steps of a benchmark, each one test by a number of ranks, and the results that rank 0 collects.
 
-Rank 0 leads: it has the ranks of a step prepare, then measure, and begins the next step when all have told what they
-have measured (``pcopy.tasks.bench.measure``). So no rank is late because it was asleep: it has just prepared.
+Rank 0 lets the ranks of a step prepare, then measure, and starts the next step when all have reported their results
+(``pcopy.tasks.bench.measure``). So no rank starts late because it was asleep: it has just prepared.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from pcopy.tasks.bench.private import Private
 
 
 class Test(IntEnum):
-    """What is done in a step. The first ones are a ``Call`` for each file; CLEAR is not measured."""
+    """The test of a step. The first five make one ``Call`` for each file; CLEAR removes the files and is
+    not measured.
+    """
 
     CREATE = Call.CREATE
     STAT = Call.STAT
@@ -30,17 +32,24 @@ class Test(IntEnum):
 
     @property
     def moves(self) -> bool:
-        """Are bytes counted, and no operations?"""
+        """True if the test transfers data: its bytes are counted. Otherwise its operations are counted."""
         return self in (Test.WRITE, Test.READ)
 
 
 class Step(NamedTuple):
-    """``test`` by the first ``ranks`` ranks, for ``microseconds`` or so, whatever comes first.
+    """One test on the first ``ranks`` ranks, which ends after ``microseconds`` or at ``most``, whichever comes first.
 
-    Of metadata: each rank has up to ``most`` files, all in one directory if that is ``shared``, and keeps so many
-    operations ``in_flight``; steps of one ``round`` have the same files, and those of round 0 warm up. Of data: up
-    to ``most`` bytes in blocks of ``block`` bytes, past the page cache if ``direct``; each rank has a file of its own,
-    or if that is ``shared`` a segment of one.
+    Fields of metadata tests:
+    - ``most``: the maximum number of files of each rank.
+    - ``shared``: True if all files are in one directory, False if each rank has a directory.
+    - ``in_flight``: the number of operations that each rank keeps under way.
+    - ``round``: steps of the same round use the same files; the steps of round 0 warm up.
+
+    Fields of data tests:
+    - ``most``: the maximum number of bytes of each rank.
+    - ``shared``: True if all ranks use segments of one file, False if each rank has a file.
+    - ``block``: the number of bytes of each write or read; 0 in metadata tests.
+    - ``direct``: True if the page cache is bypassed.
     """
 
     test: int
@@ -55,12 +64,14 @@ class Step(NamedTuple):
 
     @property
     def is_measured(self) -> bool:
+        """True if the result of the step is recorded."""
         return self.round > 0 and self.test != Test.CLEAR
 
 
 class Timed(NamedTuple):
-    """One rank's part: from ``begin`` to ``end`` (nanoseconds of its host's clock) it did ``number`` operations, or
-    moved so many bytes."""
+    """The part of one rank in a step: its start and end in nanoseconds of its host's clock, and the ``number`` of
+    operations or bytes.
+    """
 
     rank: int
     begin: int
@@ -69,7 +80,9 @@ class Timed(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """A step that is over: ``number`` by all ranks together, in ``seconds``."""
+    """The result of a step: the ``number`` of operations or bytes of all ranks together, and the time in
+    ``seconds``.
+    """
 
     step: Step
     number: int
@@ -79,12 +92,16 @@ class Taken(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Operations or bytes a second."""
+        """Operations or bytes per second."""
         return self.number / self.seconds if self.seconds > 0 else 0.0
 
     @classmethod
     def of(cls, step: Step, parts: Sequence[Timed], *, one_clock: bool) -> Taken:
-        """With one clock from the earliest begin to the latest end; else as long as the slowest rank took."""
+        """Combine the parts of all ranks.
+
+        If all ranks share one clock (``one_clock``), the time is that from the earliest start to the latest end;
+        otherwise it is the time that the slowest rank took.
+        """
         if one_clock:
             took = max(part.end for part in parts) - min(part.begin for part in parts)
         else:
@@ -92,23 +109,26 @@ class Taken(NamedTuple):
         return cls(step, sum(part.number for part in parts), took / 1e9)
 
 
-def medians(taken: Sequence[Taken]) -> list[Taken]:
-    """Of steps that were made several times, in rounds of their own, the one of median rate (of two the slower one), in
-    the order of the first ones."""
+def medians(results: Sequence[Taken]) -> list[Taken]:
+    """Return one result for each step that was repeated: that with the median rate (of two, the slower one).
+
+    ``spread`` of the result is the relative difference between the fastest and the slowest repeat. The order is that of
+    the first repeat.
+    """
     alike: dict[Step, list[Taken]] = {}
-    for each in taken:
+    for each in results:
         alike.setdefault(each.step._replace(round=1), []).append(each)
     found = []
-    for some in alike.values():
-        some.sort(key=lambda each: each.rate)
-        median = some[(len(some) - 1) // 2]
-        spread = (some[-1].rate - some[0].rate) / median.rate if median.rate else 0.0
+    for repeats in alike.values():
+        repeats.sort(key=lambda each: each.rate)
+        median = repeats[(len(repeats) - 1) // 2]
+        spread = (repeats[-1].rate - repeats[0].rate) / median.rate if median.rate else 0.0
         found.append(median._replace(spread=spread))
     return found
 
 
 class Notebook(InFront):
-    """On rank 0: the steps that are to come, and those that were taken. The job tells it what happens, too."""
+    """Sink on rank 0 that also holds the remaining steps and the results."""
 
     def __init__(self, screen: Sink, steps: Sequence[Step]) -> None:
         super().__init__(screen)
@@ -118,17 +138,19 @@ class Notebook(InFront):
         self.parts: list[Timed] = []
         self.taken: list[Taken] = []
         self.made: dict[int, int] = {}
-        """What each rank has made in the last step that makes anything: files, or bytes of one."""
+        """What each rank created in the last step that creates something: the number of files, or the bytes of its
+        file.
+        """
         self.private: Private | None = None
-        """Where all is done, once it was made."""
+        """The private directory, once it was created."""
 
     def begin_next(self) -> Step | None:
-        """The step that begins now, if there is one more."""
+        """Start the next step and return it, or None after the last one."""
         self.step, self.ready, self.parts = next(self._steps, None), 0, []
         return self.step
 
     def add(self, part: Timed, *, one_clock: bool) -> bool:
-        """One rank has measured; are all done?"""
+        """Add the part of one rank. Return True if it was the last one of the step."""
         assert self.step is not None
         self.parts.append(part)
         if self.step.test in (Test.CREATE, Test.WRITE):

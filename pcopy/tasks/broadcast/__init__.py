@@ -1,1 +1,1 @@
-"""The same files to a directory of each host: read once, and passed on from host to host."""
+"""Tasks of ``pbcast``: files are read once and sent from host to host, to a directory of each host."""

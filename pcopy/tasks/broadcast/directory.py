@@ -1,8 +1,8 @@
-"""OpenTarget, LookAround, SyncTarget: the directory on each host that gets the files; do hosts see one and the same?
+"""Tasks on the target directory of each host: open and check it, find out which hosts share it, and sync it.
 
-Rule: no name is believed. The first rank of each host makes a small file in its directory, and then all look whose
-files they see. Hosts that see one directory write it once: the first of them does. Before anything is sent these files
-are removed.
+Rule: equal paths do not prove that directories are the same. The first rank of each host (its leader) creates a probe
+file in its directory, and then all ranks look for the probe files of the others. A directory that several hosts share
+is written by the first of them only. The probe files are removed before anything is sent.
 """
 
 from __future__ import annotations
@@ -28,31 +28,35 @@ from pcopy.text import shown
 from pcopy.units import show_size
 
 NAP = 0.005
-"""Seconds that a slice waits for a sync."""
+"""Seconds between two checks whether a sync has ended."""
 
 MOST_NAMED = 16
-"""Hosts that a line names."""
+"""Maximum number of hosts that a message names."""
 
 
 class HostDirectory:
-    """The directory of this rank's host."""
+    """The target directory on the host of this rank."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self.path = b""
         self.descriptor = -1
         self.problem: Problem | None = None
-        """Why nothing can be written there."""
+        """The error because of which nothing can be written there, or None."""
         self.is_written = rank.number in rank.leaders
-        """Is it this rank that writes it?"""
+        """True if this rank writes the files in this directory."""
         self._probe = b""
+        """Name of the probe file while it exists, else empty."""
 
     @property
     def host(self) -> str:
+        """Name of the host."""
         return os.uname().nodename
 
     def open(self, path: bytes, *, shows: bool = True) -> None:
-        """``shows``: others are to see which one it is. What goes wrong is its ``problem``."""
+        """Open the directory ``path`` and, with ``shows``, create the probe file of this rank if it is a leader. An
+        error is stored in ``problem``.
+        """
         self.path = path
         try:
             with failing("open"):
@@ -64,11 +68,11 @@ class HostDirectory:
             self.problem = problem
 
     def probe_of(self, rank: int) -> bytes:
-        """What rank number so makes."""
+        """Return the name of the probe file of ``rank``."""
         return b".pcopy-%s-probe-%d" % (self._rank.job.name.encode(), rank)
 
     def sees(self, rank: int) -> bool:
-        """Has that rank made its file in this very directory?"""
+        """True if the probe file of ``rank`` is in this directory, so that both ranks use the same directory."""
         try:
             os.stat(self.probe_of(rank), dir_fd=self.descriptor, follow_symlinks=False)
         except OSError:
@@ -76,14 +80,14 @@ class HostDirectory:
         return True
 
     def unshow(self) -> None:
-        """All have looked. May be called again."""
+        """Remove the probe file, after all ranks have looked for it. May be called again."""
         probe, self._probe = self._probe, b""
         if probe:
             with suppress(OSError):
                 remove(self.descriptor, probe)
 
     def close(self) -> None:
-        """May be called again."""
+        """Remove the probe file and close the directory. May be called again."""
         self.unshow()
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
@@ -91,20 +95,22 @@ class HostDirectory:
 
 
 class OfHost(Kind, is_note=False):
-    """It is about the directory of a host, which is no root."""
+    """Base class of tasks on the directory of a host, which is not a root of the job."""
 
     def about(self) -> None:
         return None
 
 
 class OpenTarget(OfHost, code=160, doing="opening the directory of this host"):
+    """Opens the target directory on this host, and checks that files can be created and renamed in it."""
+
     directory: bytes
 
     def run(self, rank: Rank, result: Result) -> None:
         target = rank.own(HostDirectory)
         target.open(self.directory)
         if target.problem is None and target.is_written and not is_ordinary(self.directory):
-            from pcopy.fsio.sequential import examine  # few directories need it
+            from pcopy.fsio.sequential import examine  # Imported here since few directories need it.
 
             if why := examine(self.directory).refusal:
                 text = f"{why}: send to another directory, and copy the files there with pcopy"
@@ -112,7 +118,11 @@ class OpenTarget(OfHost, code=160, doing="opening the directory of this host"):
 
 
 class CheckDirectory(OfHost, code=165, doing="checking the directory of this host"):
-    """A dry run: may files get these names in it, and is there room for so many bytes? The host counts as an item."""
+    """Checks the target directory in a dry run: whether files can be created under ``names``, and whether ``needed``
+    bytes are free.
+
+    Each host counts as one item.
+    """
 
     directory: bytes
     names: tuple[bytes, ...]
@@ -129,24 +139,24 @@ class CheckDirectory(OfHost, code=165, doing="checking the directory of this hos
             result.report(path, on_host(problem, target.host))
 
     def _problems(self, target: HostDirectory) -> Iterator[tuple[bytes, Problem]]:
-        """Each with the name that it is about, or none."""
+        """Yield (name of a file or empty, problem) for everything that would make sending fail."""
         if target.problem is not None:
             yield b"", target.problem
             return
         try:
             with failing("statvfs"):
-                there = os.statvfs(target.descriptor)
+                file_system = os.statvfs(target.descriptor)
         except Problem as problem:
             yield b"", problem
             return
-        if there.f_flag & os.ST_RDONLY:
+        if file_system.f_flag & os.ST_RDONLY:
             yield b"", Problem("create", errno.EROFS)
             return
         if not os.access(".", os.W_OK | os.X_OK, dir_fd=target.descriptor, effective_ids=True):
             yield b"", Problem("create", errno.EACCES)
             return
-        with suppress(OSError):  # unknown
-            free = free_bytes(there)
+        with suppress(OSError):  # The free space is unknown then.
+            free = free_bytes(file_system)
             if free < self.needed:
                 yield b"", Problem("write", 0, text=f"{show_size(self.needed)} are needed, {show_size(free)} are free")
         for name in self.names:
@@ -155,9 +165,13 @@ class CheckDirectory(OfHost, code=165, doing="checking the directory of this hos
                     yield name, Problem("rename", errno.EISDIR)
 
 
-class LookAround(OfHost, code=161, doing="looking which hosts share a directory"):
-    """A leader looks for the leaders before it, and has the other ranks of its host look whether they see what it sees.
-    Where it could make no file they do not: no file comes to that host, which is told once for each."""
+class LookAround(OfHost, code=161, doing="finding hosts that share a directory"):
+    """Finds out which hosts share a directory, and whether all ranks of a host see the same one.
+
+    A leader looks for the probe files of the leaders before it, and asks the other ranks of its host to look for its
+    own. If a leader could not create its probe file, the other ranks of its host do not look: the host gets no files,
+    and the error is reported for each file.
+    """
 
     def run(self, rank: Rank, result: Result) -> None:
         target, names = rank.own(HostDirectory), rank.hosts.names
@@ -166,16 +180,17 @@ class LookAround(OfHost, code=161, doing="looking which hosts share a directory"
             return
         if target.problem is not None or rank.size == 1:
             return
-        for other, name in enumerate(names):
-            if other != rank.number and name == names[rank.number]:
-                result.spawn(LookAround(), owner=other)
-        before = rank.leaders[: rank.leaders.index(rank.number)]
-        first = next(filter(target.sees, before), None)
+        for other_rank, name in enumerate(names):
+            if other_rank != rank.number and name == names[rank.number]:
+                result.spawn(LookAround(), owner=other_rank)
+        earlier_leaders = rank.leaders[: rank.leaders.index(rank.number)]
+        first = next(filter(target.sees, earlier_leaders), None)
         if first is not None:
             target.is_written = False
             result.spawn(SeesSame(first, rank.number), owner=0)
 
     def _look_beside(self, rank: Rank, target: HostDirectory, leader: int, result: Result) -> None:
+        """Report a failure if this rank does not see the same directory as ``leader``, the first rank of its host."""
         problem = target.problem and on_host(target.problem, f"rank {rank.number} of {target.host}")
         if problem is None and not target.sees(leader):
             text = f"is another directory for rank {rank.number} than for the first rank of {target.host}; "
@@ -188,14 +203,14 @@ class LookAround(OfHost, code=161, doing="looking which hosts share a directory"
 
 
 class SharedBy:
-    """On rank 0: the leaders that see one directory, by the first of them."""
+    """On rank 0: the leaders that share a directory, by the first of them, which writes it."""
 
     def __init__(self, rank: Rank) -> None:
         self._names = rank.hosts.names
         self.others: dict[int, list[int]] = {}
 
     def told(self, path: bytes) -> list[str]:
-        """A line for each directory."""
+        """Return a message for each directory that hosts share."""
         return [self._line(path, (first, *sorted(others))) for first, others in sorted(self.others.items())]
 
     def _line(self, path: bytes, leaders: Sequence[int]) -> str:
@@ -204,8 +219,8 @@ class SharedBy:
         return f"{shown(path)}: is one directory on {hosts}{more}: it is written once"
 
 
-class SeesSame(Note, code=168, doing="noting which hosts share a directory"):
-    """The leader ``other`` sees the directory of ``first``."""
+class SeesSame(Note, code=168, doing="recording hosts that share a directory"):
+    """Reports to rank 0 that the leader ``other`` sees the directory of the leader ``first``."""
 
     first: int
     other: int
@@ -215,13 +230,15 @@ class SeesSame(Note, code=168, doing="noting which hosts share a directory"):
 
 
 class SyncTarget(OfHost, code=167, doing="syncing the directory of this host"):
-    """Brings the file system to stable storage. A thread makes the sync, so that the rank goes on listening."""
+    """Syncs the file system of the target directory. A thread makes the system call, so that the rank can handle
+    messages meanwhile.
+    """
 
     def run(self, rank: Rank, result: Result) -> Steps:
         target = rank.own(HostDirectory)
         if target.descriptor < 0 or not target.is_written:
             return
-        errors: list[Problem] = [Problem("syncfs", errno.ENOMEM)]  # unless the thread says something else
+        errors: list[Problem] = [Problem("syncfs", errno.ENOMEM)]  # Remains if the thread cannot start.
 
         def sync() -> None:
             try:
@@ -237,7 +254,7 @@ class SyncTarget(OfHost, code=167, doing="syncing the directory of this host"):
 
 
 def on_host(problem: Problem, host: str) -> Problem:
-    """The same, with the name of the host."""
+    """Return the problem with the name of the host in its text."""
     text = problem.strerror or ""
     is_system = problem.errno and text == os.strerror(problem.errno)
     return Problem(problem.operation, problem.errno or 0, text=f"on {host}" if is_system else f"{text}, on {host}")

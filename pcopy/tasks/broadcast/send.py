@@ -1,8 +1,8 @@
-"""Send, Piece, Passed: files as a stream of pieces, from rank 0 along a tree of the hosts' first ranks.
+"""Tasks that send files as a stream of pieces, from rank 0 along a tree of the hosts' first ranks.
 
-Rank 0 reads a piece when all hosts that it sends to have room for one more. Each host writes a piece and passes it on,
-while the next one comes. It tells whoever has sent it that it has passed it on; so no more than ``WINDOW`` pieces are
-under way between two hosts, and a slow one slows the stream down instead of filling memories.
+Rank 0 reads a piece when all hosts to which it sends can accept one more. Each host writes a piece and forwards it
+while the next one arrives. It acknowledges pieces that it has forwarded to the host from which they came. So at most
+``WINDOW`` pieces are under way between two hosts, and a slow host slows the stream down instead of filling memory.
 """
 
 from __future__ import annotations
@@ -34,31 +34,42 @@ PIECE = 1 << 20
 """Bytes of contents in one piece; small files are packed together."""
 
 MOST_PARTS = 256
-"""Parts of one piece: some hundred small files."""
+"""Maximum number of parts in a piece, as for some hundred small files."""
 
 KEPT = 64 << 20
-"""Bytes that a rank keeps of what it has freed: pieces, as they are packed and unpacked."""
+"""Bytes of freed memory that a rank does not return to the system, since packing and unpacking pieces needs
+it again.
+"""
 
 WINDOW = 16
-"""Pieces that are under way from one host to the next: enough for the time that a note takes to come back."""
+"""Maximum number of pieces under way from one host to the next: enough to cover the time until an acknowledgement
+arrives.
+"""
 
 CHAIN = 32
-"""Up to so many hosts pass on in a chain: each sends once, so that a large file takes no longer than to one host. With
-more the way to the last one counts: then each sends to two."""
+"""Maximum number of hosts that form a chain.
+
+In a chain each host sends once, so that a large file takes no longer than to a single host. With more hosts, the delay
+until the last host matters more: then each host sends to two.
+"""
 
 PAGE = 4096
-"""Bytes: the least hole that is left."""
+"""Size in bytes of the smallest hole that is kept."""
 _ZEROS = bytes(PAGE)
 
 BEGIN, HOLLOW, DATA, END, CUT = range(5)
-"""What parts tell: a file begins (HOLLOW: it has holes), its contents, it is whole, or it can't be had."""
+"""Types of parts: a file begins (HOLLOW: one with holes), contents (DATA), the file is complete (END), the file cannot
+be read (CUT).
+"""
 
 Part = tuple[int, bytes, int, Attributes | None]
-"""What it tells, bytes (a name, contents, or a digest), a number (the size), and the metadata of a whole file."""
+"""Type of a part: its type; bytes (name, contents or digest); a number (size or offset); with END the metadata of the
+file.
+"""
 
 
 class Outgoing:
-    """On rank 0: the files that are read, in their order, as parts."""
+    """The files on rank 0 that are sent, read in their order and divided into parts."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
@@ -67,42 +78,43 @@ class Outgoing:
         self._result: Result | None = None
         self._descriptor = -1
         self.in_place: set[bytes] = set()
-        """Names of files that are what has the name in the directory of this host already."""
+        """Names of files that are in the target directory of this host already, since the source is that very file."""
 
     def piece(self, result: Result) -> tuple[tuple[Part, ...], bool]:
-        """The next parts, and whether they are the last."""
+        """Return the next parts, and True if they are the last ones."""
         if self._parts is None:
             self._parts = self._all()
         self._result = result
-        some: list[Part] = []
+        parts: list[Part] = []
         size = 0
         for part in self._parts:
-            some.append(part)
+            parts.append(part)
             if part[0] == DATA:
                 size += len(part[1])
-                self._rank.throttle.bytes.take(len(part[1]))  # to be paid before the next piece
-            if size >= self._piece or len(some) >= MOST_PARTS:
-                return tuple(some), False
-        return tuple(some), True
+                self._rank.throttle.bytes.take(len(part[1]))  # The task waits for this before the next piece.
+            if size >= self._piece or len(parts) >= MOST_PARTS:
+                return tuple(parts), False
+        return tuple(parts), True
 
     def _all(self) -> Iterator[Part]:
+        """Yield the parts of all files. A file that cannot be read is reported and ends with a CUT part."""
         directory = self._rank.own(HostDirectory).descriptor
         for path in self.paths:
             name = os.path.basename(path)
-            began = False
+            has_begun = False
             try:
                 with failing("open", on_source=True):
                     self._descriptor = open_to_read(None, path, follow=True)
                 status = status_of(self._descriptor, on_source=True)
                 if not stat.S_ISREG(status.st_mode):
                     raise changed("open", "it is no regular file any more")
-                began = True
+                has_begun = True
                 if is_called(name, directory, status):
                     self.in_place.add(name)
                 yield HOLLOW if has_holes(status) else BEGIN, name, status.st_size, None
                 yield from self._contents(status)
             except Problem as problem:
-                if not began:
+                if not has_begun:
                     yield BEGIN, name, 0, None
                 assert self._result is not None
                 self._result.report(path, problem)
@@ -111,7 +123,10 @@ class Outgoing:
                 self.close()
 
     def _contents(self, status: os.stat_result) -> Iterator[Part]:
-        """Raises ``Problem`` if the file is not to be read, or is not what it was when it was opened."""
+        """Yield the DATA parts and the END part of the open file.
+
+        Raise ``Problem`` if the file cannot be read, or has changed since it was opened.
+        """
         size, digest = status.st_size, SentDigest()
         for start, end in data_extents(self._descriptor, 0, size) if has_holes(status) else ((0, size),):
             at = start
@@ -130,18 +145,20 @@ class Outgoing:
 
     @property
     def _piece(self) -> int:
-        """Bytes that are sent at once."""
+        """Maximum number of bytes of contents in a piece; smaller if the bandwidth is limited."""
         return self._rank.throttle.piece(PIECE)
 
     def close(self) -> None:
-        """May be called again."""
+        """Close the file that is being read. May be called again."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             let_go(descriptor)
 
 
 class SentDigest:
-    """Of the data of one file, and of where they begin behind holes, which are not sent."""
+    """Digest of the data of one file as it is sent. Holes are not sent; the offset of the data after a hole is digested
+    instead.
+    """
 
     def __init__(self) -> None:
         self._hasher: Hasher = algorithm(DEFAULT_ALGORITHM).new()
@@ -158,7 +175,7 @@ class SentDigest:
 
 
 class Send(Kind, code=162, doing="reading files and sending them", is_note=False):
-    """Reads a piece, sends it, and spawns itself for the next one; ``paths`` are told the first time."""
+    """Reads a piece and sends it, then spawns itself for the next one. ``paths`` are given the first time only."""
 
     paths: tuple[bytes, ...]
 
@@ -181,8 +198,8 @@ class Send(Kind, code=162, doing="reading files and sending them", is_note=False
             result.spawn(Send(()), owner=0)
 
 
-class Piece(Note, code=163, doing="writing files and passing them on"):
-    """Some parts of the stream, in their order."""
+class Piece(Note, code=163, doing="writing files and forwarding them"):
+    """Delivers parts of the stream, in their order, to a host."""
 
     parts: tuple[tuple[int, bytes, int, Attributes | None], ...]
 
@@ -192,8 +209,8 @@ class Piece(Note, code=163, doing="writing files and passing them on"):
         return rank.own(Stream).take(self.parts, result)
 
 
-class Passed(Note, code=164, doing="going on with the stream"):
-    """The rank ``child`` has passed on so many more pieces."""
+class Passed(Note, code=164, doing="acknowledging pieces of the stream"):
+    """Reports that the rank ``child`` has forwarded ``number`` more pieces."""
 
     child: int
     number: int
@@ -203,7 +220,7 @@ class Passed(Note, code=164, doing="going on with the stream"):
 
 
 class Credit:
-    """Fills ``pcopy.engine.ticket.Ticket``: it is done when there is room for one more piece."""
+    """A ticket (``pcopy.engine.ticket.Ticket``) that is done when one more piece may be sent."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -218,37 +235,45 @@ class Credit:
 
 
 class Stream:
-    """A host's part of the tree: what it gets it writes, and passes on. By then all hosts have looked around."""
+    """The work of one host in the tree: write what arrives, and forward it. All hosts have looked for probe files when
+    it is created.
+    """
 
     def __init__(self, rank: Rank) -> None:
         place = rank.leaders.index(rank.number)
-        above, below = place_in_tree(place, len(rank.leaders))
+        parent_place, child_places = place_in_tree(place, len(rank.leaders))
         if len(rank.leaders) > 1:
             libc.keep_freed_memory(KEPT)
         rank.own(HostDirectory).unshow()
         self._rank = rank
         self._writing = Writing(rank)
-        self._parent = rank.leaders[above] if place else -1
-        self._under_way = {rank.leaders[each]: 0 for each in below}
+        self._parent = rank.leaders[parent_place] if place else -1
+        self._under_way = {rank.leaders[each]: 0 for each in child_places}
+        """Number of pieces under way to each rank to which this one sends."""
         self._waiting: deque[tuple[Part, ...]] = deque()
+        """Pieces that were written and not forwarded yet."""
         self._untold = 0
+        """Number of forwarded pieces that were not acknowledged yet."""
 
     @property
     def is_full(self) -> bool:
-        """Has one of the hosts that this one sends to no room for a piece?"""
+        """True if one of the hosts to which this one sends cannot accept another piece."""
         return any(number >= WINDOW for number in self._under_way.values())
 
     def take(self, parts: tuple[Part, ...], result: Result) -> Steps:
+        """Write the parts and forward them."""
         for part in parts:
             yield from self._writing.take(part, result)
         self._waiting.append(parts)
         self._pass_on(result)
 
     def passed(self, child: int, number: int, result: Result) -> None:
+        """Record that ``child`` has forwarded pieces, and send it more."""
         self._under_way[child] -= number
         self._pass_on(result)
 
     def _pass_on(self, result: Result) -> None:
+        """Forward pieces while all receivers can accept them, and acknowledge forwarded pieces, several at a time."""
         while self._waiting and not self.is_full:
             parts = self._waiting.popleft()
             for child in self._under_way:
@@ -260,7 +285,7 @@ class Stream:
             self._untold = 0
 
     def close(self) -> None:
-        """Leaves nothing half written; may be called again."""
+        """Remove an incomplete file. May be called again."""
         self._writing.abandon()
 
 
@@ -275,19 +300,22 @@ class Writing:
         self._name = b""
         self._size = 0
         self._is_hollow = self._stays = False
+        """True if the file is the source itself, which is skipped."""
+        """True if the file has holes."""
 
     def take(self, part: Part, result: Result) -> Steps:
+        """Process one part. An error fails the current file only."""
         if not self._target.is_written:
             return
-        what, data, number, attributes = part
+        part_type, data, number, attributes = part
         try:
-            if what in (BEGIN, HOLLOW):
-                self._begin(data, number, result, is_hollow=what == HOLLOW)
-            elif what == DATA:
+            if part_type in (BEGIN, HOLLOW):
+                self._begin(data, number, result, is_hollow=part_type == HOLLOW)
+            elif part_type == DATA:
                 self._write(data, number)
-            elif what == END and attributes is not None:
+            elif part_type == END and attributes is not None:
                 yield from self._end(data, number, attributes, result)
-            elif what == CUT and (self._new is not None or self._stays):
+            elif part_type == CUT and (self._new is not None or self._stays):
                 self.abandon()
                 result.count(counts.FAILED)
                 result.count(counts.FAILED_BYTES, self._size)
@@ -296,6 +324,7 @@ class Writing:
             self._fail(Problem.of("write", error), result)
 
     def _begin(self, name: bytes, size: int, result: Result, *, is_hollow: bool) -> None:
+        """Create a temporary file. Raise ``Problem`` if that fails."""
         rank, target = self._rank, self._target
         self._name, self._size, self._is_hollow, self._stays = name, size, is_hollow, False
         result.count(counts.FOUND)
@@ -309,23 +338,27 @@ class Writing:
         self._digest = SentDigest()
 
     def _write(self, data: bytes, at: int) -> None:
+        """Write the data at the offset ``at``, without pages of zeros if the file has holes."""
         if self._new is None:
             return
         self._digest.update(data, at)
         with failing("write"):
             for start, end in filled(data) if self._is_hollow else ((0, len(data)),):
-                done = start
-                while done < end:
-                    done += os.pwrite(self._new.descriptor, memoryview(data)[done:end], at + done)
+                written = start
+                while written < end:
+                    written += os.pwrite(self._new.descriptor, memoryview(data)[written:end], at + written)
         self._rank.counters[counts.MOVED] += len(data)
 
     def _end(self, digest: bytes, size: int, attributes: Attributes, result: Result) -> Steps:
+        """Compare the digest, apply the metadata, and rename the file to its final name. Raise ``Problem`` if one
+        fails.
+        """
         if self._stays:
             result.count(counts.SKIPPED)
             result.count(counts.SKIPPED_BYTES, size)
             return
         new = self._new
-        if new is None:  # it has failed
+        if new is None:  # It has failed before, and was counted.
             return
         if self._digest.value() != digest:
             raise Problem("read", 0, text="what has arrived is not what was read: its digest differs")
@@ -349,14 +382,14 @@ class Writing:
         result.count(counts.BYTES, size)
 
     def _fail(self, problem: Problem, result: Result) -> None:
-        """Once for each file; the others go on."""
+        """Count and report the current file as failed, and continue with the next one."""
         self.abandon()
         result.count(counts.FAILED)
         result.count(counts.FAILED_BYTES, self._size)
         result.report(os.path.join(self._target.path, self._name), on_host(problem, self._target.host))
 
     def abandon(self) -> None:
-        """What was written of the file goes."""
+        """Remove the incomplete file."""
         new, self._new = self._new, None
         if new is not None:
             with suppress(OSError):
@@ -364,15 +397,16 @@ class Writing:
 
 
 def place_in_tree(place: int, hosts: int) -> tuple[int, range]:
-    """From which of so many ``hosts`` the one at this ``place`` gets the stream (-1: it begins there), and which get it
-    from it."""
+    """Return the position of the host that sends to the host at ``place`` (-1 for the first one), and the positions of
+    those to which it sends.
+    """
     fan_out = 1 if hosts <= CHAIN else 2
-    above = (place - 1) // fan_out if place else -1
-    return above, range(place * fan_out + 1, min(hosts, (place + 1) * fan_out + 1))
+    parent = (place - 1) // fan_out if place else -1
+    return parent, range(place * fan_out + 1, min(hosts, (place + 1) * fan_out + 1))
 
 
 def is_called(name: bytes, directory: int, status: os.stat_result) -> bool:
-    """Is what has the ``name`` in an open directory (-1: there is none) the very file with that status?"""
+    """True if ``name`` in an open directory (-1: none) is the same file as that with this status."""
     if directory < 0:
         return False
     with suppress(OSError):
@@ -381,7 +415,9 @@ def is_called(name: bytes, directory: int, status: os.stat_result) -> bool:
 
 
 def filled(data: bytes) -> Iterator[tuple[int, int]]:
-    """Where in ``data``, which begins with a page, there are pages that are not all zeros."""
+    """Yield (start, end) of the ranges of ``data`` whose pages are not all zeros. ``data`` begins at a page
+    boundary.
+    """
     start = -1
     for at in range(0, len(data), PAGE):
         page = data[at : at + PAGE]

@@ -1,1 +1,1 @@
-"""Items that a list names, and directories that wait for what is in them."""
+"""Tasks for items that a list names, and for directories that must wait for their contents."""

@@ -1,8 +1,9 @@
-"""Directories with which something is done when all that is in them is done, the deepest first: they are removed, or
-closed to their owner.
+"""Tasks on directories that must wait until everything in them is done, the deepest first: for removal, or for taking
+access away from their owner.
 
-Ranks tell rank 0 of them (TellLater). When a phase is over, rank 0 hands out those of the deepest level that is left
-(HandOutLevel), any rank does them (VisitLater), and so on, a phase for each level. What is done the visitor knows.
+Ranks report such directories to rank 0 (``TellLater``). At the end of a phase, rank 0 distributes those of the deepest
+remaining level (``HandOutLevel``), and any rank processes them (``VisitLater``). There is one phase for each level. The
+visitor determines what is done.
 """
 
 from __future__ import annotations
@@ -21,26 +22,28 @@ from pcopy.tasks.base.values import NOWHERE, Place
 from pcopy.walk.visitor import Visitor
 
 COLUMNS = MODE | INODE | OWNER | GROUP
-"""What is kept of each directory."""
+"""Columns of the status of each directory that are kept."""
 
 _DEPTH = 1 << 31
-"""More than the depth of any path: keys of 4 bytes count down from it."""
+"""Number that is greater than the depth of any path. It is the origin of sort keys, so that deeper directories sort
+first.
+"""
 
 
 class LaterVisitor(Visitor, Protocol):
-    """A visitor that knows what is done with directories at last."""
+    """Visitor that can also process directories after their contents."""
 
     def later(self, directory: int, names: bytes, rows: Rows) -> Steps:
-        """Does it with those ``names`` of an open directory, which were found with these ``rows``."""
+        """Process these ``names`` of an open directory; ``rows`` are their statuses when they were found."""
 
 
 def tell_later(result: Result, place: Place, names: Sequence[bytes], rows: Rows) -> None:
-    """Something is to be done with these directories of ``place`` when all in them is done."""
+    """Register directories of ``place`` to be processed after everything in them."""
     result.spawn(TellLater(place, pack_names(names), rows.packed(COLUMNS)), owner=0)
 
 
-class TellLater(Note, code=112, doing="noting directories"):
-    """Tells rank 0 of the directories ``names`` in ``place``, with the columns ``rows``."""
+class TellLater(Note, code=112, doing="recording directories"):
+    """Reports to rank 0 the directories ``names`` of ``place``, with the columns ``rows``."""
 
     place: Place
     names: bytes
@@ -51,8 +54,8 @@ class TellLater(Note, code=112, doing="noting directories"):
         rank.own(DeepestFirst).add(VisitLater(self.place, self.names, self.rows))
 
 
-class HandOutLevel(Note, code=113, doing="handing out directories"):
-    """Rank 0 hands out those of the deepest level that is left."""
+class HandOutLevel(Note, code=113, doing="distributing directories"):
+    """Distributes, on rank 0, the directories of the deepest remaining level."""
 
     is_found_anew = True
 
@@ -61,8 +64,10 @@ class HandOutLevel(Note, code=113, doing="handing out directories"):
 
 
 class VisitLater(OfPlace, code=114, doing="finishing directories of", is_note=False):
-    """Does what is to be done at last with the directories ``names`` of ``place``; ``rows`` are ``COLUMNS``. (A dry run
-    of pchmod has other items done by the rank that owns their inodes.)"""
+    """Processes the directories ``names`` of ``place`` after their contents; ``rows`` are the columns ``COLUMNS``.
+
+    In a dry run of ``pchmod``, this task also processes other items, on the rank that owns their inodes.
+    """
 
     names: bytes
     rows: bytes
@@ -81,13 +86,16 @@ class VisitLater(OfPlace, code=114, doing="finishing directories of", is_note=Fa
 
 
 def open_listed(rank: Rank, place: Place) -> int:
-    """The directory of a place that may be NOWHERE: then it is whatever is there. Raises ``Problem``."""
-    known = None if place.source_id == NOWHERE else place.source_id
-    return rank.sources[place.root].open(place.path, known)
+    """Return a descriptor of the directory ``place``. Raise ``Problem``.
+
+    If the identity of ``place`` is unknown (``NOWHERE``), any directory at this path is accepted.
+    """
+    identity = None if place.source_id == NOWHERE else place.source_id
+    return rank.sources[place.root].open(place.path, identity)
 
 
 class DeepestFirst:
-    """On rank 0: all that ranks have told of."""
+    """On rank 0: all directories that ranks have reported, sorted by depth."""
 
     def __init__(self, rank: Rank) -> None:
         self._sorter = ExternalSorter(rank.open_spool)
@@ -96,7 +104,7 @@ class DeepestFirst:
         self._next: KeyValue | None = None
 
     def add(self, task: Kind) -> None:
-        """Before the first level is asked for; may raise ``OSError``."""
+        """Add a task for some directories, before the first level is requested. May raise ``OSError``."""
         (place, *_) = task
         depth = place.path.count(b"/") + 1 if place.path else 0
         self._sorter.add((_DEPTH - depth).to_bytes(4, "big"), encode(task))
@@ -104,10 +112,11 @@ class DeepestFirst:
 
     @property
     def is_empty(self) -> bool:
+        """True if no level remains."""
         return self._next is None if self._rest is not None else not self._number
 
     def level(self) -> Iterator[Kind]:
-        """The tasks of the deepest level."""
+        """Return the tasks of the deepest remaining level."""
         if self._rest is None:
             self._rest = self._sorter.sorted()
             self._next = next(self._rest, None)
@@ -120,4 +129,5 @@ class DeepestFirst:
             yield decode(task)
 
     def close(self) -> None:
+        """Release the temporary file."""
         self._sorter.close()

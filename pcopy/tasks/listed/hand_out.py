@@ -1,6 +1,7 @@
-"""HandOut and VisitListed: what a list names is handed to the visitor, by any rank, and nothing else.
+"""Tasks for a list of items: rank 0 distributes the listed paths, and any rank passes them to the visitor. Nothing else
+is visited.
 
-Rank 0 goes through the list (``pcopy.jobs.listed``), which is in the order of a walk, and hands out batches of paths.
+Rank 0 reads the list (``pcopy.jobs.listed``), which is in the order of a walk, and creates tasks for batches of paths.
 An item of a saved listing must still be the one that was listed.
 """
 
@@ -29,26 +30,33 @@ from pcopy.walk.listing import NAMES_AT_ONCE
 from pcopy.walk.visitor import LOOKED_AT, Found, hand_over
 
 LISTED = struct.Struct("=BIQQQqI")
-"""What a list tells of an item: which of the others it tells, type (0: untold), inode, device, size, and mtime in
-seconds and nanoseconds."""
+"""Record of the properties that a saved listing contains of an item: flags (below), type (0: unknown), inode, device,
+size, and mtime in seconds and nanoseconds.
+"""
 INODE, DEVICE, SIZE, MTIME = 1, 2, 4, 8
-"""Bits of its first field. Size and mtime are told of no directory."""
+"""Flags of the properties that the record contains. Size and mtime of directories are never contained."""
 SLASH, DISAGREES = 16, 32
-"""Further ones: a slash follows its path; the list tells of it twice, and not the same."""
+"""Further flags: the path ends with a slash; the list has the item twice with different properties."""
 
-OTHER = "it is another one than was listed, or was changed since: it stays"
-_TWO = "the list tells of it twice, and not the same: it stays"
+OTHER = "it is not the item that was listed, or has changed since: not processed"
+"""Error text for an item that is not the listed one any longer."""
+_TWO = "the list has it twice, with different properties: not processed"
+"""Error text for an item that the list has twice with different properties."""
 _LINK = "is a symbolic link; leave out the slash, or list what it leads to"
+"""Error text for a path that ends with a slash and is a symbolic link."""
 _NO_DIRECTORY = "is no directory; leave out the slash"
+"""Error text for a path that ends with a slash and is not a directory."""
 
 _LONG = 0.05
-"""Seconds after which the rest of the list waits for the rank's other tasks."""
+"""Seconds after which the rest of the list is left to a new task, so that the rank can run its other tasks."""
 _BLOCK = 1 << 16
-"""Bytes of the list that are read at once."""
+"""Bytes of the list that are read in one call."""
 
 
-class HandOut(Kind, code=110, doing="going through the list of", is_note=False):
-    """The paths of the list from ``start`` on, in bytes; ``told``: as many bytes after each tell of the item."""
+class HandOut(Kind, code=110, doing="reading the list of", is_note=False):
+    """Reads the list from the offset ``start`` (in bytes) and creates tasks for its paths. ``told``: length in bytes of
+    the record after each path.
+    """
 
     told: int
     start: int = 0
@@ -63,46 +71,52 @@ class HandOut(Kind, code=110, doing="going through the list of", is_note=False):
     def run(self, rank: Rank, result: Result) -> None:
         until, at = time.monotonic() + _LONG, self.start
         paths: list[bytes] = []
-        told: list[bytes] = []
+        records: list[bytes] = []
         try:
             with open(rank.job.listed, "rb") as file:
                 for path, item in _records(file, self.start, self.told):
                     paths.append(path)
-                    told.append(item)
+                    records.append(item)
                     at += len(path) + 1 + self.told
                     if len(paths) == NAMES_AT_ONCE:
-                        _spawn(result, paths, told)
+                        _spawn(result, paths, records)
                         if time.monotonic() > until or rank.stop_reason is not None:
                             result.spawn(self._replace(start=at))
                             return
         except OSError as error:
             rank.stop(f"the list of paths cannot be read: {error.strerror}")
-        _spawn(result, paths, told)
+        _spawn(result, paths, records)
         result.count(counts.UNSCANNED, -1)
 
 
-def _records(file: BinaryIO, start: int, told: int) -> Iterator[tuple[bytes, bytes]]:
+def _records(file: BinaryIO, start: int, record_size: int) -> Iterator[tuple[bytes, bytes]]:
+    """Yield (path, record) for the rest of the list from the offset ``start``."""
     file.seek(start)
     rest = b""
     while block := file.read(_BLOCK):
         rest += block
         at = 0
-        while (end := rest.find(b"\0", at)) >= 0 and end + 1 + told <= len(rest):
-            yield rest[at:end], rest[end + 1 : end + 1 + told]
-            at = end + 1 + told
+        while (end := rest.find(b"\0", at)) >= 0 and end + 1 + record_size <= len(rest):
+            yield rest[at:end], rest[end + 1 : end + 1 + record_size]
+            at = end + 1 + record_size
         rest = rest[at:]
 
 
-def _spawn(result: Result, paths: list[bytes], told: list[bytes]) -> None:
+def _spawn(result: Result, paths: list[bytes], records: list[bytes]) -> None:
+    """Create a task for these paths and their records, and clear both lists."""
     if paths:
-        result.spawn(VisitListed(b"\0".join(paths), b"".join(told)), len(paths) * CALL_COST)
+        result.spawn(VisitListed(b"\0".join(paths), b"".join(records)), len(paths) * CALL_COST)
         paths.clear()
-        told.clear()
+        records.clear()
 
 
-class VisitListed(Kind, code=111, doing="visiting what is listed in", is_note=False):
-    """Hands the items ``paths`` (each below the root, joined by NULs) to the visitor. ``told``: a ``LISTED`` for each,
-    or nothing."""
+class VisitListed(Kind, code=111, doing="processing listed items of", is_note=False):
+    """Passes listed items to the visitor.
+
+    Fields:
+    - ``paths``: paths below the root, joined by NUL bytes.
+    - ``told``: a ``LISTED`` record for each path, or empty.
+    """
 
     paths: bytes
     told: bytes
@@ -120,13 +134,13 @@ class VisitListed(Kind, code=111, doing="visiting what is listed in", is_note=Fa
         row = 0
         for directory, group in groupby(paths, os.path.dirname):
             names = [*map(os.path.basename, group)]
-            told = self.told[row * LISTED.size : (row + len(names)) * LISTED.size]
+            records = self.told[row * LISTED.size : (row + len(names)) * LISTED.size]
             row += len(names)
-            yield from _visit(rank, result, directory, names, told)
+            yield from _visit(rank, result, directory, names, records)
 
 
-def _visit(rank: Rank, result: Result, path: bytes, names: list[bytes], told: bytes) -> Steps:
-    """``names`` of a directory."""
+def _visit(rank: Rank, result: Result, path: bytes, names: list[bytes], records: bytes) -> Steps:
+    """Pass the items ``names`` of the directory ``path`` to the visitor."""
     place = Place(0, path, NOWHERE, NOWHERE, False, False)
     try:
         place = place._replace(source_id=rank.sources[0].identity(path))
@@ -145,7 +159,7 @@ def _visit(rank: Rank, result: Result, path: bytes, names: list[bytes], told: by
     stated = yield from rank.done(Stat(directory, packed, LOOKED_AT | OWNER | GROUP))
     verdicts, rows = stated.verdicts, stated.rows
     problems = {row: verdicts.problem(row) for row, code in enumerate(verdicts.codes) if code != Code.DONE}
-    for row, item in enumerate(LISTED.iter_unpack(told)):
+    for row, item in enumerate(LISTED.iter_unpack(records)):
         if row not in problems and (why := _why_not(rows, row, item)):
             problems[row] = Problem("stat", 0, on_source=True, text=why)
     hand_over(Found(directory, packed, rows, problems), visitor)
@@ -154,12 +168,12 @@ def _visit(rank: Rank, result: Result, path: bytes, names: list[bytes], told: by
 
 
 def _link_in(rank: Rank, path: bytes) -> bytes:
-    """The symbolic link that a path leads through; empty if there is none."""
+    """Return the first symbolic link that ``path`` leads through, or empty if there is none."""
     parts = path.split(b"/")
     for depth in range(len(parts)):
-        around, name = b"/".join(parts[:depth]), parts[depth]
+        directory, name = b"/".join(parts[:depth]), parts[depth]
         try:
-            status = source_status(rank.sources[0].open(around), name)
+            status = source_status(rank.sources[0].open(directory), name)
         except Problem:
             break
         if stat.S_ISLNK(status.st_mode):
@@ -168,18 +182,18 @@ def _link_in(rank: Rank, path: bytes) -> bytes:
 
 
 def _why_not(rows: Rows, row: int, item: tuple[int, ...]) -> str:
-    """Why it is not what was listed; empty if it still is."""
-    known, kind, inode, device, size, seconds, nanoseconds = item
+    """Return the reason why an item is not the listed one, or "" if it still is."""
+    flags, kind, inode, device, size, seconds, nanoseconds = item
     type_ = stat.S_IFMT(rows.mode[row])
-    if known & SLASH and type_ != stat.S_IFDIR:
+    if flags & SLASH and type_ != stat.S_IFDIR:
         return _LINK if type_ == stat.S_IFLNK else _NO_DIRECTORY
-    if known & DISAGREES:
+    if flags & DISAGREES:
         return _TWO
     is_listed = (
         kind in (0, type_)
-        and not (known & INODE and rows.inode[row] != inode)
-        and not (known & DEVICE and rows.device[row] != device)
-        and not (known & SIZE and rows.size[row] != size)
-        and not (known & MTIME and rows.time("mtime", row) != seconds * 10**9 + nanoseconds)
+        and not (flags & INODE and rows.inode[row] != inode)
+        and not (flags & DEVICE and rows.device[row] != device)
+        and not (flags & SIZE and rows.size[row] != size)
+        and not (flags & MTIME and rows.time("mtime", row) != seconds * 10**9 + nanoseconds)
     )
     return "" if is_listed else OTHER

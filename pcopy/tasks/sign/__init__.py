@@ -1,1 +1,1 @@
-"""The signature and the manifest of a dataset."""
+"""Computation of the signature and the manifest of a dataset."""

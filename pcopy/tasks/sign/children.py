@@ -1,6 +1,7 @@
-"""The children of a directory, in columns: bundles of them as they come from tasks, and all of one side, sorted.
+"""The children of directories as columns: bundles of them, as tasks send them, and all children on one side, sorted.
 
-Nothing is done with one child by itself, unless one of its kind is there twice, or is compared with another one.
+Children are processed one by one only if several have the same name, or if they are compared with those of the other
+side.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from pcopy.named import NamedTuple
 from pcopy.signature.items import DIRECTORY, FILE, SYMLINK
 
 _COUNTED = (FILE, DIRECTORY, SYMLINK)
-"""What has a column of a tally for itself, in its order."""
+"""The types that have counters of their own in a ``Tally``, in the order of its fields."""
 
 
 class Tally(NamedTuple):
-    """What a dataset holds: numbers of items, the root among the directories, and the bytes of its files."""
+    """Contents of a dataset: the numbers of items by type (the root is one of the directories), and the bytes of its
+    files.
+    """
 
     files: int = 0
     directories: int = 0
@@ -29,10 +32,18 @@ class Tally(NamedTuple):
 
 
 class Bundle(NamedTuple):
-    """Some children of a directory on one ``side``, of one ``round``; the name ``b""``: the directory itself.
+    """Some children of a directory on one side, as columns.
 
-    ``kinds`` holds a type byte each, ``sizes`` 8 bytes each, ``digests`` one digest each, ``tallies`` five numbers of 8
-    bytes each. All of them are digested directories, or none is; then ``tallies`` is empty.
+    Either all children are digested directories, or none is; in the second case ``tallies`` is empty.
+
+    Fields:
+    - ``side``: 0, or 1 for the second of two datasets that are compared.
+    - ``round``: number that rises when an item is digested again; the highest one counts.
+    - ``names``: the names, joined by ``/``. An empty name stands for the directory itself.
+    - ``kinds``: one type byte each.
+    - ``sizes``: 8 bytes each.
+    - ``digests``: one digest each.
+    - ``tallies``: five numbers of 8 bytes each (``Tally``).
     """
 
     side: int
@@ -44,19 +55,21 @@ class Bundle(NamedTuple):
     tallies: bytes = b""
 
     def packed(self) -> bytes:
+        """Return the bundle as bytes."""
         return marshal.dumps(tuple(self))
 
     @classmethod
     def unpacked(cls, packed: bytes) -> Bundle:
+        """Return the bundle from its packed form."""
         return cls(*marshal.loads(packed))
 
     @property
     def number(self) -> int:
-        """How many they are."""
+        """Number of children."""
         return len(self.kinds)
 
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
-        """Each child by itself: a key that sorts it to the others of its name, and the rest."""
+        """Yield a record (key, value) for each child. The keys of all children of one name sort together."""
         end, size = bytes((0, self.side)), len(self.digests) // self.number
         for row, name in enumerate(self.names.split(b"/")):
             digest = self.digests[row * size : (row + 1) * size]
@@ -65,7 +78,7 @@ class Bundle(NamedTuple):
             yield name + end, marshal.dumps((self.round, self.kinds[row : row + 1], sizes, digest, tally))
 
     def chosen(self, rows: Sequence[int]) -> Bundle:
-        """Some of them."""
+        """Return a bundle of the children at these indices."""
         names, size = self.names.split(b"/"), len(self.digests) // self.number
         return self._replace(
             names=b"/".join([names[row] for row in rows]),
@@ -77,7 +90,10 @@ class Bundle(NamedTuple):
 
 
 def in_batches(records: Iterator[tuple[bytes, bytes]], names: int) -> Iterator[list[Bundle]]:
-    """Bundles made of sorted ``Bundle.rows``, at most so many names at once; all rows of a name come together."""
+    """Yield lists of bundles made from sorted records of ``Bundle.rows``, with at most ``names`` names in each list.
+
+    All records of one name are in the same list.
+    """
     by_name = groupby(records, lambda record: record[0][:-2])
     while batch := [(name, list(rows)) for name, rows in islice(by_name, names)]:
         columns: dict[tuple[int, int, bool], list[list[bytes]]] = {}
@@ -94,9 +110,12 @@ def in_batches(records: Iterator[tuple[bytes, bytes]], names: int) -> Iterator[l
 
 
 class Siblings(NamedTuple):
-    """Siblings of a directory on one side, sorted by name, each once. ``is_there``: the directory itself is among them.
+    """The children of a directory on one side, sorted by name, each name once.
 
-    ``tally`` counts them all, with what is below them.
+    Fields:
+    - ``is_there``: True if the bundles contained the directory itself.
+    - ``names``, ``kinds``, ``sizes``, ``digests``: one element for each child.
+    - ``tally``: sums over all children and everything below them.
     """
 
     is_there: bool
@@ -108,8 +127,9 @@ class Siblings(NamedTuple):
 
     @classmethod
     def of(cls, bundles: Sequence[Bundle]) -> Siblings:
-        """All ``bundles`` of one side; of several children of one name the one of the last round counts, and of those
-        the last one."""
+        """Merge all ``bundles`` of one side. Of several children with one name, the last one of the highest round
+        counts.
+        """
         names = b"/".join([bundle.names for bundle in bundles]).split(b"/")
         if len({*names}) < len(names):
             bundles = _latest(bundles)
@@ -132,7 +152,9 @@ class Siblings(NamedTuple):
 
 
 def _latest(bundles: Sequence[Bundle]) -> list[Bundle]:
-    """Without those of an earlier round than others of their name."""
+    """Return the bundles without children that another one of the same name and a higher, or the same and later, round
+    replaces.
+    """
     latest: dict[bytes, tuple[int, int, int]] = {}
     for number, bundle in enumerate(bundles):
         for row, name in enumerate(bundle.names.split(b"/")):
@@ -145,7 +167,7 @@ def _latest(bundles: Sequence[Bundle]) -> list[Bundle]:
 
 
 def _tally_of(bundle: Bundle) -> Tally:
-    """Without the directory itself, which ``b""`` means."""
+    """Return the sums of a bundle, without the directory itself (the empty name)."""
     if bundle.tallies:
         numbers = array("Q", bundle.tallies)
         return Tally(*(sum(numbers[column::5]) for column in range(5)))
@@ -158,6 +180,7 @@ def _tally_of(bundle: Bundle) -> Tally:
 
 
 def total(tallies: Iterable[Tally]) -> Tally:
+    """Return the sum of tallies."""
     sums = list(Tally())
     for tally in tallies:
         sums = list(map(add, sums, tally))

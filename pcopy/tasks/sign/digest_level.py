@@ -1,8 +1,12 @@
-"""The tasks of the sign phase: entries come to the owners of their directories, which are digested then.
+"""Tasks of the signature phases: entries are sent to the ranks that own their directories, and the directories are
+digested there.
 
-``StoredEntries`` wait for the phase where they were found. ``SendEntries`` sends them to the owners of the directories.
-``DigestLevel`` digests one level of directories, the deepest first, each by its owner. Both are done in parts, each as
-a task of its own, so that a rank takes what it is sent between two parts, and nothing piles up.
+- ``StoredEntries`` keep entries on the rank that found them until the phase SIGN.
+- ``SendEntries`` sends them to the owners of their directories.
+- ``DigestLevel`` digests the directories of one level, on the rank that owns them. The deepest level comes first.
+
+Both of the latter work in parts, each as a separate task. So a rank receives messages between two parts, and no
+messages accumulate.
 """
 
 from __future__ import annotations
@@ -28,19 +32,22 @@ from pcopy.tasks.sign.children import Bundle, Tally
 from pcopy.tasks.sign.signing import SignState
 
 DIRECTORIES_AT_ONCE = 1024
-"""Directories that one task digests."""
+"""Maximum number of directories that one task digests."""
 DIFFERENCES_AT_ONCE = 4096
-"""In one message; a single part of a directory may bring some more."""
+"""Number of differences in one message; one part of a large directory may add some more."""
 ROWS_PER_SLICE = 512
-"""Entries of directories after which a rank looks up from its work."""
+"""Number of entries of directories after which a task yields, so that the rank can handle messages."""
 
 
-class StoredEntries(Note, code=50, doing="keeping entries of the signature"):
-    """Entries that wait for the sign phase at the rank where they were found."""
+class StoredEntries(Note, code=50, doing="storing entries of the signature"):
+    """Note that keeps entries of the signature on the rank that found them, until the phase SIGN."""
 
     entries: Entries
 
     def mended(self, task: Task, gone: Gone) -> Iterator[Task]:
+        """Yield the task again when a job is resumed, unless its directory vanished and is copied again, with new
+        entries.
+        """
         return iter(()) if gone.has_entries(self.entries.path) else iter((task,))
 
     def run(self, rank: Rank, result: Result) -> None:
@@ -51,7 +58,7 @@ class StoredEntries(Note, code=50, doing="keeping entries of the signature"):
 
 
 class SendEntries(Again, code=51, doing="sorting the entries of the signature"):
-    """The next part of this rank's entries is due."""
+    """Sends the next part of this rank's entries to the owners of their directories."""
 
     def run(self, rank: Rank, result: Result) -> None:
         found = rank.own(FoundEntries)
@@ -68,8 +75,8 @@ class SendEntries(Again, code=51, doing="sorting the entries of the signature"):
             result.spawn(DeepestNote(found.deepest), owner=0)
 
 
-class EntriesNote(Again, code=52, doing="noting entries of the signature"):
-    """Entries for the owner of their directories."""
+class EntriesNote(Again, code=52, doing="recording entries of the signature"):
+    """Delivers entries to the rank that owns their directories."""
 
     parts: tuple[Entries, ...]
 
@@ -81,35 +88,38 @@ class EntriesNote(Again, code=52, doing="noting entries of the signature"):
             yield None
 
 
-class DeepestNote(Again, code=53, doing="noting how deep directories lie"):
-    """Tells rank 0 the depth of the deepest directory that a rank knows; the root has depth 0."""
+class DeepestNote(Again, code=53, doing="recording the depth of directories"):
+    """Reports to rank 0 the depth of the deepest directory that a rank has found; the root has depth 0."""
 
     depth: int
 
     def run(self, rank: Rank, result: Result) -> None:
-        """The levels begin at the deepest of all."""
+        """Keep the maximum over all ranks: digesting starts at that level."""
         found = rank.own(FoundEntries)
         found.deepest = max(found.deepest, self.depth)
 
 
 class FoundEntries:
-    """What one rank has found for the signature and has not sent to the owners of the directories yet."""
+    """The entries that one rank has found for the signature and has not yet sent to the owners of their directories."""
 
     def __init__(self, rank: Rank) -> None:
         self.waiting = SpoolBacklog(rank.open_spool)
+        """The entries, spilled to disk if there are many."""
         self.deepest = 0
-        """The depth of the deepest directory; at rank 0 that of all ranks, once they have told it."""
+        """Depth of the deepest directory; on rank 0, after all ranks have reported, the maximum over all ranks."""
 
     def keep(self, entries: Entries) -> None:
+        """Store entries until they are sent."""
         self.deepest = max(self.deepest, depth_of(entries.path))
         self.waiting.append(Task((0, 0, 0), int(Phase.SIGN), encode(EntriesNote((entries,))), 0))
 
     def close(self) -> None:
+        """Release the temporary file."""
         self.waiting.close()
 
 
 class DigestLevel(Again, code=54, doing="digesting directories"):
-    """The next part of the directories of one level is due."""
+    """Digests the next part of the directories of one level, and spawns itself for the part after it."""
 
     depth: int
 
@@ -120,15 +130,15 @@ class DigestLevel(Again, code=54, doing="digesting directories"):
         rising: defaultdict[tuple[int, bytes], list[tuple[bytes, bytes, Tally]]] = defaultdict(list)
         differences: list[tuple[str, bytes]] = []
         rows, more = 0, False
-        for number, done in enumerate(sign.level, 1):
-            differences += done.differences
-            for side, path, digest, tally in done.directories:
+        for number, digested in enumerate(sign.level, 1):
+            differences += digested.differences
+            for side, path, digest, tally in digested.directories:
                 if self.depth:
-                    around, _, name = path.rpartition(b"/")
-                    rising[side, around].append((name, digest, tally))
+                    parent, _, name = path.rpartition(b"/")
+                    rising[side, parent].append((name, digest, tally))
                 else:
                     result.spawn(SignatureNote(side, digest, tally), owner=0)
-            rows += done.rows
+            rows += digested.rows
             more = number == DIRECTORIES_AT_ONCE or len(differences) >= DIFFERENCES_AT_ONCE
             if more or rows >= ROWS_PER_SLICE:
                 rows = 0
@@ -145,19 +155,22 @@ class DigestLevel(Again, code=54, doing="digesting directories"):
 
 
 def _rise(rising: dict[tuple[int, bytes], list[tuple[bytes, bytes, Tally]]], rank: Rank, result: Result) -> None:
-    """Sends digested directories, by side and the directory around them, to the owners of those."""
+    """Send digested directories to the owners of their parent directories. ``rising`` has them by side and parent."""
     shares: defaultdict[int, list[tuple[int, bytes, bytes, bytes, bytes]]] = defaultdict(list)
-    for (side, around), directories in rising.items():
+    for (side, parent), directories in rising.items():
         names, digests, tallies = zip(*directories, strict=True)
         numbers = array("Q", chain.from_iterable(tallies)).tobytes()
-        shares[owner_of(around, rank.size)].append((side, around, pack_names(names), b"".join(digests), numbers))
+        shares[owner_of(parent, rank.size)].append((side, parent, pack_names(names), b"".join(digests), numbers))
     for owner, parts in shares.items():
         result.spawn(DirectoriesNote(tuple(parts)), owner=owner)
 
 
-class DirectoriesNote(Again, code=55, doing="noting digested directories"):
-    """Digested directories for the owners of the directories around them: the side and path of that directory, and the
-    columns of those in it each: names, digests and tallies (five numbers of 8 bytes)."""
+class DirectoriesNote(Again, code=55, doing="recording digested directories"):
+    """Delivers digested directories to the owner of their parent directories.
+
+    ``parts``: for each parent directory its side and path, and the columns of the directories in it: names, digests and
+    tallies (five numbers of 8 bytes each).
+    """
 
     parts: tuple[tuple[int, bytes, bytes, bytes, bytes], ...]
 
@@ -170,8 +183,8 @@ class DirectoriesNote(Again, code=55, doing="noting digested directories"):
             )
 
 
-class SignatureNote(Again, code=56, doing="noting the signature"):
-    """Tells rank 0 the digest of a whole dataset, and its counts (``pcopy.tasks.sign.children.Tally``)."""
+class SignatureNote(Again, code=56, doing="recording the signature"):
+    """Reports the digest of a whole dataset and its counters (``pcopy.tasks.sign.children.Tally``) to rank 0."""
 
     side: int
     digest: bytes
@@ -181,11 +194,11 @@ class SignatureNote(Again, code=56, doing="noting the signature"):
         rank.own(SignState).signatures[self.side] = (self.digest, Tally(*self.tally))
 
 
-class DifferencesNote(Again, code=57, doing="noting differences"):
-    """Tells rank 0 what differs between the two sides: (what, path) each."""
+class DifferencesNote(Again, code=57, doing="recording differences"):
+    """Reports differences between the two sides to rank 0: (kind of difference, path) each."""
 
     rows: tuple[tuple[str, bytes], ...]
 
     def run(self, rank: Rank, result: Result) -> None:
-        for what, path in self.rows:
-            rank.own(SignState).differences.add(order_key(path), what.encode())
+        for kind, path in self.rows:
+            rank.own(SignState).differences.add(order_key(path), kind.encode())

@@ -1,7 +1,8 @@
-"""The manifest's tasks: rank 0 merges all ranks' sorted lines into the file, and keeps one part of each in memory.
+"""Tasks of the manifest: rank 0 merges the sorted lines of all ranks into the file, with one part of each rank's lines
+in memory.
 
-It asks a rank for its next part when it has used up the last one; nobody sends unasked. ``ReadManifest`` is the way
-back: the entries of a manifest become the second side of a comparison.
+It requests the next part from a rank when it has written the last one; ranks send nothing without a request.
+``ReadManifest`` does the reverse: the entries of a manifest become the second side of a comparison.
 """
 
 from __future__ import annotations
@@ -22,15 +23,17 @@ from pcopy.tasks.sign.digest_level import FoundEntries
 from pcopy.tasks.sign.signing import Line, Merging, SignState
 
 LINES_AT_ONCE = 4096
-"""Lines of one message."""
+"""Number of lines in one message."""
 BYTES_AT_ONCE = 1 << 22
-"""Bytes of the paths of lines that are read at once: a line may have 1 MiB."""
+"""Total length of the paths of lines that are read from a manifest before they are stored. A single line may have 1
+MiB.
+"""
 LINES_PER_SLICE = 64
-"""Lines after each of which rank 0 looks up from its work."""
+"""Number of lines after which the task yields, so that rank 0 can handle messages."""
 
 
 class WriteManifest(Again, code=60, doing="writing the manifest"):
-    """Rank 0 begins to ask for lines."""
+    """Creates the manifest on rank 0, and requests the first lines from all ranks."""
 
     def run(self, rank: Rank, result: Result) -> None:
         hashing, sign, options = rank.hashing, rank.own(SignState), rank.options
@@ -49,7 +52,7 @@ class WriteManifest(Again, code=60, doing="writing the manifest"):
 
 
 class SendLines(Again, code=58, doing="sorting the lines of the manifest"):
-    """Rank 0 wants the next part of this rank's sorted lines."""
+    """Sends the next part of this rank's sorted lines to rank 0, which has requested it."""
 
     def run(self, rank: Rank, result: Result) -> None:
         sign = rank.own(SignState)
@@ -61,17 +64,19 @@ class SendLines(Again, code=58, doing="sorting the lines of the manifest"):
 
 
 class LinesNote(Again, code=59, doing="writing lines of the manifest"):
-    """A part of ``rank``'s lines: (key, packed entry) each; ``last`` if there are no more."""
+    """Delivers a part of the lines of ``rank`` to rank 0: (key, packed entry) each. ``last`` is True if no
+    more follow.
+    """
 
     rank: int
     rows: tuple[Line, ...]
     last: bool
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        """At rank 0: writes what can be written now, and asks for more."""
+        """Write the lines that can be written now, and request more."""
         sign = rank.own(SignState)
         merging = sign.merging
-        if merging is None:  # the file can't be written
+        if merging is None:  # Writing has failed; the lines are discarded.
             return
         merging.take(self.rank, self.rows, self.last)
         try:
@@ -89,7 +94,7 @@ class LinesNote(Again, code=59, doing="writing lines of the manifest"):
 
 
 def _give_up(rank: Rank, error: Exception) -> None:
-    """The manifest can't be written; the old one stays."""
+    """Stop writing the manifest after an error. An existing manifest remains unchanged."""
     sign = rank.own(SignState)
     merging, sign.merging = sign.merging, None
     sign.unwritten = error
@@ -98,10 +103,10 @@ def _give_up(rank: Rank, error: Exception) -> None:
 
 
 class ReadManifest(Note, code=61, doing="reading the manifest", is_note=False):
-    """Rank 0 takes the entries of the manifest that the other side is to be compared with."""
+    """Reads, on rank 0, the manifest with which a dataset is compared."""
 
     def run(self, rank: Rank, result: Result) -> Steps:
-        """Each entry of the file, in batches of one directory. A damaged file stops the job."""
+        """Store all entries of the file, in batches per directory. A damaged file stops the job."""
         found: defaultdict[bytes, Gathered] = defaultdict(Gathered)
         size = 0
         try:
@@ -122,6 +127,7 @@ class ReadManifest(Note, code=61, doing="reading the manifest", is_note=False):
 
 
 def _keep(rank: Rank, found: dict[bytes, Gathered]) -> None:
+    """Store the entries as those of side 1, and clear ``found``."""
     for path, gathered in found.items():
         rank.own(FoundEntries).keep(gathered.entries(1, path, 0))
     found.clear()

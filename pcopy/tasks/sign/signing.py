@@ -1,8 +1,8 @@
-"""What one rank holds in the sign phase: the entries of the directories that it owns, sorted, the deepest level first.
+"""The entries that one rank owns in the signature phases, sorted by directory, the deepest level first.
 
-Each directory of a dataset belongs to the rank that its path chooses, so that all of its entries meet there and nowhere
-else. Rule: a level is begun when the one below it is over on every rank; then all entries of its directories are there,
-subdirectories with their digests among them. Memory holds a part of the entries only, however many there are.
+Each directory of a dataset belongs to the rank that its path determines, so that all of its entries meet on one rank.
+Rule: a level starts when the level below it is complete on all ranks; then all entries of its directories are present,
+including digested subdirectories. Only a part of the entries is in memory, however many there are.
 """
 
 from __future__ import annotations
@@ -27,31 +27,34 @@ SORT_BUDGET = 8 << 20
 """Bytes of memory for each of the four sorters of a rank."""
 
 ROWS_AT_ONCE = 4096
-"""Entries of one directory that are in memory at once, but for those that a sorter holds."""
+"""Maximum number of entries of one directory in memory, apart from those that a sorter holds."""
 
 Line = tuple[bytes, bytes]
-"""The key that lines are sorted by, and the packed entry."""
+"""Type of a line of the manifest: its sort key, and the packed entry."""
 
 _key = itemgetter(0)
 _NONE = Siblings(False, [], b"", [], [], Tally())
+"""The children of a directory that does not exist on one side."""
 _DEEPEST = 1 << 32
-"""A level is taken from it, so that the deepest directories are sorted first."""
+"""Number from which the depth is subtracted in keys, so that the deepest directories are sorted first."""
 
 
 def _level_key(depth: int) -> bytes:
-    """What the keys of all directories of a level begin with."""
+    """Return the prefix of the keys of all directories of one level."""
     return (_DEEPEST - 1 - depth).to_bytes(4, "big")
 
 
 Directory = tuple[int, bytes, bytes, Tally]
-"""A digested directory: its side, path, digest and tally."""
+"""Type of a digested directory: its side, path, digest and tally."""
 
 Difference = tuple[str, bytes]
-"""What (changed, missing on the second side, or extra: there only), and the path."""
+"""Type of a difference: ``changed``, ``missing`` (on the second side) or ``extra`` (only there), and the path."""
 
 
 class Digested(NamedTuple):
-    """Directories of which all is known, and differences found on the way; ``rows`` were looked at for this."""
+    """Some digested directories, and the differences found so far. ``rows`` is the number of entries that were
+    processed for this.
+    """
 
     directories: list[Directory]
     differences: list[Difference]
@@ -59,35 +62,45 @@ class Digested(NamedTuple):
 
 
 class Signing:
+    """Digests the directories that one rank owns, level by level, and finds the differences between two sides."""
+
     def __init__(
         self, algorithm: Algorithm, open_spool: Callable[[], BinaryIO], *, lines: bool = False, compares: bool = False
     ) -> None:
-        """``lines``: all entries are kept for a manifest. ``compares``: the two sides are compared."""
+        """Create it without entries.
+
+        Args:
+            algorithm: the hash algorithm.
+            open_spool: opens a temporary file.
+            lines: True if all entries are kept for a manifest.
+            compares: True if two sides are compared.
+        """
         self._algorithm = algorithm
         self._open_spool = open_spool
         self._found = ExternalSorter(open_spool, SORT_BUDGET)
         self._risen: defaultdict[int, ExternalSorter] = defaultdict(lambda: ExternalSorter(open_spool, SORT_BUDGET))
-        """What belongs to a level, and has come from the one below it."""
+        """Digested directories of the level below, by the level of their parents."""
         self._sorted: Iterator[KeyValue] | None = None
         self._head: KeyValue | None = None
         self._compares = compares
         self._large: ExternalSorter | None = None
-        """The children of the directory that is digested now, if they are many."""
+        """The children of the directory that is being digested, if they are too many for memory."""
         self.lines = ExternalSorter(open_spool, SORT_BUDGET) if lines else None
+        """The entries for the manifest; None if there is none."""
 
     def add(self, path: bytes, bundle: Bundle) -> None:
-        """Entries of the directory ``path``."""
+        """Add entries of the directory ``path``."""
         self._found.add(_level_key(depth_of(path)) + path, bundle.packed())
 
     def add_directories(self, path: bytes, bundle: Bundle) -> None:
-        """Digested directories that lie in the directory ``path``, which is this rank's."""
+        """Add digested directories whose parent is the directory ``path``, which this rank owns."""
         depth = depth_of(path)
         self._risen[depth].add(_level_key(depth) + path, bundle.packed())
 
     def level(self, depth: int) -> Iterator[Digested]:
-        """The directories of ``depth``, each with all sides that it is on, and how these differ.
+        """Digest the directories of ``depth`` on all their sides, and find how the sides differ.
 
-        Of a large directory there are several parts, of which the last one has its digests.
+        Several results are yielded for a large directory; the last one contains its digests.
         """
         risen = self._risen.pop(depth, None)
         found = self._level_found(depth)
@@ -98,6 +111,7 @@ class Signing:
             risen.close()
 
     def _level_found(self, depth: int) -> Iterator[KeyValue]:
+        """Yield the records of one level that were added by ``add``."""
         if self._sorted is None:
             self._sorted = self._found.sorted()
             self._head = next(self._sorted, None)
@@ -107,20 +121,21 @@ class Signing:
             self._head = next(self._sorted, None)
 
     def _digest(self, path: bytes, bundles: Iterator[Bundle]) -> Iterator[Digested]:
+        """Digest one directory from its bundles."""
         digested = _Directory(self._algorithm, path)
-        held: list[Bundle] = []
+        bundles_in_memory: list[Bundle] = []
         rows = 0
         for bundle in bundles:
-            held.append(bundle)
+            bundles_in_memory.append(bundle)
             rows += bundle.number
             if rows > ROWS_AT_ONCE:
                 break
         else:
-            differences = self._take(digested, held)
+            differences = self._take(digested, bundles_in_memory)
             yield Digested(digested.all_sides(), differences, rows)
             return
         self._large = ExternalSorter(self._open_spool, SORT_BUDGET)
-        for bundle in chain(held, bundles):
+        for bundle in chain(bundles_in_memory, bundles):
             for row in bundle.rows():
                 self._large.add(*row)
             yield Digested([], [], bundle.number)
@@ -131,28 +146,29 @@ class Signing:
         yield Digested(digested.all_sides(), [])
 
     def _take(self, digested: _Directory, bundles: list[Bundle]) -> list[Difference]:
-        """The next children of a directory, on all sides; returns how these differ."""
+        """Add the next children of a directory, on all sides. Return how the sides differ in them."""
         sides = {bundle.side for bundle in bundles}
         children = {side: Siblings.of([bundle for bundle in bundles if bundle.side == side]) for side in sides}
-        taken = {side: digested.take(side, some) for side, some in children.items()}
+        hashed = {side: digested.take(side, merged) for side, merged in children.items()}
         if self.lines is not None:
-            some = children[0]
+            merged = children[0]
             for path, kind, digest, size in zip(
-                digested.paths(some.names), some.kinds, some.digests, some.sizes, strict=True
+                digested.paths(merged.names), merged.kinds, merged.digests, merged.sizes, strict=True
             ):
                 self.lines.add(*pack(Entry(bytes((kind,)), digest, size, path)))
-        if self._compares and not (len(taken) > 1 and taken[0] == taken[1]):
+        if self._compares and not (len(hashed) > 1 and hashed[0] == hashed[1]):
             return list(_compared(digested, children))
         return []
 
     def close(self) -> None:
+        """Release the temporary files."""
         for sorter in (self._found, self.lines, self._large, *self._risen.values()):
             if sorter is not None:
                 sorter.close()
 
 
 class _Directory:
-    """One directory, or the dataset that is one item, on all sides on which it is."""
+    """One directory on all sides that have it, or a dataset that is a single item."""
 
     def __init__(self, algorithm: Algorithm, path: bytes) -> None:
         self._algorithm = algorithm
@@ -162,10 +178,13 @@ class _Directory:
         self._items: list[Directory] = []
 
     def paths(self, names: list[bytes]) -> list[bytes]:
+        """Return the paths of children."""
         return [b"%b/%b" % (self._path, name) for name in names] if self._path else names
 
     def take(self, side: int, children: Siblings) -> bytes:
-        """The next children of one side; returns what their digests are made from."""
+        """Add the next children of one side. Return the bytes that determine their part of the digest, for comparing
+        the sides.
+        """
         if children.names == [ROOT]:
             digest = children.digests[0]
             self._items.append((side, self._path, digest, children.tally))
@@ -177,13 +196,15 @@ class _Directory:
         return self._hashers[side].add_all(children.kinds, children.names, children.digests)
 
     def all_sides(self) -> list[Directory]:
-        """Once all children were taken."""
-        done = [(side, self._path, hasher.digest(), self._tallies[side]) for side, hasher in self._hashers.items()]
-        return self._items + done
+        """Return the digests on all sides, after all children were added."""
+        directories = [
+            (side, self._path, hasher.digest(), self._tallies[side]) for side, hasher in self._hashers.items()
+        ]
+        return self._items + directories
 
 
 class Merging:
-    """The parts that rank 0 has of all ``ranks``, on their way into the file."""
+    """Merges the lines of all ranks on rank 0, in order, into the file of the manifest."""
 
     def __init__(self, writer: ManifestWriter, ranks: int) -> None:
         self._writer = writer
@@ -191,10 +212,12 @@ class Merging:
         self._ended = [False] * ranks
         self._heads: list[tuple[Line, int]] = []
         self._missing = set(range(ranks))
+        """Ranks of which no line is in memory, although they may have more."""
         self._asked: set[int] = set()
+        """Ranks from which a part was requested that has not arrived."""
 
     def take(self, rank: int, rows: tuple[Line, ...], last: bool) -> None:
-        """The part that was asked of ``rank``."""
+        """Add the requested part of the lines of ``rank``."""
         self._parts[rank].extend(rows)
         self._ended[rank] = last
         self._missing.discard(rank)
@@ -202,13 +225,14 @@ class Merging:
         self._next_of(rank)
 
     def _next_of(self, rank: int) -> None:
+        """Move the next line of ``rank`` into the heap, or record that its next part is needed."""
         if self._parts[rank]:
             heapq.heappush(self._heads, (self._parts[rank].popleft(), rank))
         elif not self._ended[rank]:
             self._missing.add(rank)
 
     def write(self) -> Iterator[None]:
-        """Writes the lines that are the next of all, until a rank must be asked for more."""
+        """Write lines in order until a rank must be asked for more; yield after each line."""
         while self._heads and not self._missing:
             line, rank = heapq.heappop(self._heads)
             self._next_of(rank)
@@ -216,46 +240,50 @@ class Merging:
             yield
 
     def to_ask(self) -> list[int]:
-        """The ranks whose next part is wanted and has not been asked for."""
+        """Return the ranks whose next part is needed and was not requested."""
         ranks = sorted(self._missing - self._asked)
         self._asked.update(ranks)
         return ranks
 
     @property
     def is_done(self) -> bool:
+        """True if all lines were written."""
         return not self._heads and not self._missing
 
     def finish(self) -> None:
-        """Gives the file its name."""
+        """Complete the file and rename it to its final name."""
         self._writer.__exit__(None, None, None)
 
     def abandon(self) -> None:
-        """Leaves the old file, if there was one."""
+        """Remove the incomplete file. An existing manifest remains unchanged."""
         error = InterruptedError()
         self._writer.__exit__(type(error), error, None)
 
 
 class SignState:
+    """The state of one rank in the signature phases."""
+
     def __init__(self, rank: Rank) -> None:
         job = rank.job
         compares = not job.copies and (len(job.roots) > 1 or bool(job.against))
         lines = bool(job.options.manifest)
         self.signing = Signing(rank.hashing.algorithm, rank.open_spool, lines=lines, compares=compares)
-        """This rank's directories, from the sign phase on."""
+        """The directories that this rank owns, from the phase SIGN on."""
         self.level: Iterator[Digested] | None = None
-        """The level that is digested now."""
+        """The level that is being digested; None between levels."""
         self.sorted_lines: Iterator[Line] | None = None
-        """The manifest's lines of this rank that rank 0 has not asked for yet."""
+        """The lines of this rank for the manifest that rank 0 has not requested yet."""
         self.signatures: dict[int, tuple[bytes, Tally]] = {}
-        """At rank 0: each side's digest and what it holds."""
+        """On rank 0: digest and contents of the dataset on each side."""
         self.differences = ExternalSorter(rank.open_spool)
-        """At rank 0: what differs, by the order of paths."""
+        """On rank 0: the differences, sorted by path."""
         self.merging: Merging | None = None
+        """On rank 0: the manifest while it is written."""
         self.unwritten: Exception | None = None
-        """At rank 0: why the manifest could not be written."""
+        """On rank 0: the error because of which the manifest could not be written."""
 
     def close(self) -> None:
-        """Forgets everything, and leaves a manifest that is not complete unwritten."""
+        """Release everything, and remove an incomplete manifest."""
         if self.merging is not None:
             self.merging.abandon()
             self.merging = None
@@ -264,20 +292,25 @@ class SignState:
 
 
 def _compared(directory: _Directory, children: dict[int, Siblings]) -> Iterator[Difference]:
-    """How the two sides differ; in which items of a directory they do is told where its entries are."""
-    one, other = (
+    """Yield the differences between the two sides in some children of a directory.
+
+    A directory that exists on both sides is no difference itself: the differences in it are found with its own entries.
+    """
+    first, second = (
         {
             path: (kind, b"" if kind == DIRECTORY[0] else digest)
-            for path, kind, digest in zip(directory.paths(some.names), some.kinds, some.digests, strict=True)
+            for path, kind, digest in zip(directory.paths(merged.names), merged.kinds, merged.digests, strict=True)
         }
-        for some in (children.get(side, _NONE) for side in (0, 1))
+        for merged in (children.get(side, _NONE) for side in (0, 1))
     )
-    for path in {**one, **other}:
-        if path == ROOT and (path not in one or path not in other):  # the other dataset is a directory
+    for path in {**first, **second}:
+        if path == ROOT and (
+            path not in first or path not in second
+        ):  # One dataset is a single item, the other a directory.
             yield "changed", path
-        elif path not in other:
+        elif path not in second:
             yield "missing", path
-        elif path not in one:
+        elif path not in first:
             yield "extra", path
-        elif one[path] != other[path]:
+        elif first[path] != second[path]:
             yield "changed", path
